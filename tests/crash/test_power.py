@@ -24,6 +24,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.iceberg.java import api
 from tautochrone.model.effects import Step
+from tautochrone.model.lake import local_folder
 
 from .checks import check_tables
 from .faults import StrikingEffects
@@ -150,9 +151,9 @@ def test_every_local_file_system_is_taken_to_the_disk_once(tmp_path: Path) -> No
         api.sync_file_systems([tmp_path / "not" / "yet", tmp_path])
     assert taken == [tmp_path]
     api.sync_file_systems([tmp_path])
-    assert api.local_folder("file:///a%20b/c") == Path("/a%20b/c")
-    assert api.local_folder("/a b/c") == Path("/a b/c")
-    assert api.local_folder("s3://bucket/c") is None
+    assert local_folder("file:///a%20b/c") == Path("/a%20b/c")
+    assert local_folder("/a b/c") == Path("/a b/c")
+    assert local_folder("s3://bucket/c") is None
 
 
 def test_file_system_that_cannot_be_taken_to_the_disk_is_told(tmp_path: Path) -> None:

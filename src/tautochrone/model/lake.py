@@ -60,6 +60,7 @@ __all__ = [
     "TaskStage",
     "TaskWriter",
     "VersionFiles",
+    "local_folder",
 ]
 
 
@@ -380,6 +381,25 @@ class DeletionVector:
 
     positions: int
     content: bytes
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder or file of a location on this machine; None for other kinds of storage.
+
+    Hadoop takes a location as it is written: `%20` and `#` are characters of a name.
+
+    >>> local_folder("file:///a%20b/c#1"), local_folder("/a:b"), local_folder("s3://bucket/a")
+    (PosixPath('/a%20b/c#1'), PosixPath('/a:b'), None)
+    """
+    scheme, colon, path = location.partition(":")
+    if not colon or "/" in scheme:
+        return Path(location)
+    if scheme.lower() != "file":
+        return None
+    if path.startswith("//"):
+        _authority, _slash, path = path.removeprefix("//").partition("/")
+        path = f"/{path}"
+    return Path(path)
 
 
 class VersionFiles(Protocol):

@@ -40,6 +40,7 @@ from tautochrone.errors import (
 )
 from tautochrone.iceberg.java.calls import iceberg_calls
 from tautochrone.model.effects import Durability
+from tautochrone.model.lake import local_folder
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.jvm.catalyst import cached_packages
@@ -54,29 +55,9 @@ __all__ = [
     "first_line",
     "items",
     "java_error_class",
-    "local_folder",
     "sync_file_systems",
     "translate",
 ]
-
-
-def local_folder(location: str) -> Path | None:
-    """The folder or file of a location on this machine; None for other kinds of storage.
-
-    Hadoop takes a location as it is written: `%20` and `#` are characters of a name.
-
-    >>> local_folder("file:///a%20b/c#1"), local_folder("/a:b"), local_folder("s3://bucket/a")
-    (PosixPath('/a%20b/c#1'), PosixPath('/a:b'), None)
-    """
-    scheme, colon, path = location.partition(":")
-    if not colon or "/" in scheme:
-        return Path(location)
-    if scheme.lower() != "file":
-        return None
-    if path.startswith("//"):
-        _authority, _slash, path = path.removeprefix("//").partition("/")
-        path = f"/{path}"
-    return Path(path)
 
 
 def sync_file_systems(folders: Iterable[Path]) -> None:

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.changed_files import ChangedFiles, changed_files, commits_between, moves_rows
 from tautochrone.iceberg.commits.compare_and_set import Loaded
-from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
+from tautochrone.iceberg.java.api import Iceberg, first_line, items
 from tautochrone.iceberg.reads.data_files import (
     LeftToSpark,
     TableColumn,
@@ -30,7 +30,7 @@ from tautochrone.iceberg.reads.data_files import (
     table_columns,
 )
 from tautochrone.model import limits
-from tautochrone.model.lake import CollectedChange
+from tautochrone.model.lake import CollectedChange, local_folder
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 

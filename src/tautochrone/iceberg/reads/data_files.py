@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.commits.staged_files import arrow_type
-from tautochrone.iceberg.java.api import Iceberg, first_line, items, local_folder
+from tautochrone.iceberg.java.api import Iceberg, first_line, items
 from tautochrone.model import limits
-from tautochrone.model.lake import AppendedRows, Staged
+from tautochrone.model.lake import AppendedRows, Staged, local_folder
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
 

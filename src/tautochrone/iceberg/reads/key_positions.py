@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 
 from tautochrone.iceberg.changes.changed_files import file_tasks
 from tautochrone.iceberg.commits.staged_files import arrow_type
-from tautochrone.iceberg.java.api import Iceberg, first_line, local_folder
+from tautochrone.iceberg.java.api import Iceberg, first_line
 from tautochrone.iceberg.reads.data_files import (
     LeftToSpark,
     deleted_positions,
@@ -25,6 +25,7 @@ from tautochrone.iceberg.reads.data_files import (
     open_parquet_file,
 )
 from tautochrone.model import limits
+from tautochrone.model.lake import local_folder
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.translate.literals import key_ranges

@@ -11,9 +11,9 @@ from typing import Any
 
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.compare_and_set import NO_VERSION, Loaded
-from tautochrone.iceberg.java.api import Iceberg, local_folder
+from tautochrone.iceberg.java.api import Iceberg
 from tautochrone.iceberg.java.calls import iceberg_calls
-from tautochrone.model.lake import ColumnStatistics, DataFile, DeletionVector
+from tautochrone.model.lake import ColumnStatistics, DataFile, DeletionVector, local_folder
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.jvm.driver_calls import split_texts
 

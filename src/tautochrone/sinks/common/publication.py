@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange, Rows, VersionFiles
+from tautochrone.model.lake import RowChange, Rows, VersionFiles, local_folder
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
@@ -56,7 +56,6 @@ __all__ = [
     "described_folder",
     "diverged_error",
     "listed_versions",
-    "local_folder",
     "local_folder_option",
 ]
 
@@ -395,18 +394,6 @@ def local_folder_option(name: str, format_name: str, options: Mapping[str, str])
             "Name a local folder. Elsewhere two processes could overwrite each other's versions.",
         )
     return folder
-
-
-def local_folder(location: str) -> Path | None:
-    """The folder of a location; None: it is not on this machine.
-
-    >>> local_folder("file:///a"), local_folder("/a#b"), local_folder("s3://bucket/a")
-    (PosixPath('/a'), PosixPath('/a#b'), None)
-    """
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file"):
-        return Path(parts.path if parts.scheme else location)
-    return None
 
 
 def described_folder(folder: Path) -> str:

@@ -101,28 +101,34 @@ class DeltaTable:
 
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
-        described = []
+        described, paths = [], self._vector_paths()
         for uri, add in self._log.read().adds.items():
             rows = json.loads(add["stats"])["numRecords"]
             # An absolute path stays as it is.
             path = self._folder / unquote(urlsplit(uri).path)
             is_there = path.exists() and path.stat().st_size == add["size"]
             vector = add.get("deletionVector")
-            positions, content = (0, b"") if vector is None else (vector["cardinality"], self._vector(vector))
+            positions, content = (
+                (0, b"") if vector is None else (vector["cardinality"], self._vector(vector, paths))
+            )
             described.append((uri, rows if is_there else 0, positions, content))
         return _digest_of(described)
 
-    def _vector(self, vector: Mapping[str, Any]) -> bytes:
+    def _vector(self, vector: Mapping[str, Any], paths: Mapping[str, Path]) -> bytes:
         """Its bytes with their length and check sum; empty if they are damaged or gone."""
-        for path in self._folder.glob("deletion_vector_*.bin"):
-            name = path.stem.removeprefix("deletion_vector_")
-            if base85(uuid.UUID(name).bytes) == vector["pathOrInlineDv"]:
-                with path.open("rb") as file:
-                    file.seek(vector["offset"])
-                    content = file.read(vector["sizeInBytes"] + 8)
-                is_sound = struct.pack(">I", zlib.crc32(content[4:-4])) == content[-4:]
-                return content if is_sound else b""
-        return b""
+        path = paths.get(vector["pathOrInlineDv"])
+        if path is None:
+            return b""
+        with path.open("rb") as file:
+            file.seek(vector["offset"])
+            content = file.read(vector["sizeInBytes"] + 8)
+        is_sound = struct.pack(">I", zlib.crc32(content[4:-4])) == content[-4:]
+        return content if is_sound else b""
+
+    def _vector_paths(self) -> dict[str, Path]:
+        """The files of deletion vectors, by what the log calls them."""
+        paths = self._folder.glob(vector_path(self._folder, "*").name)
+        return {base85(uuid.UUID(path.stem.removeprefix("deletion_vector_")).bytes): path for path in paths}
 
     def maintain(self) -> None:
         if not self._log.write_checkpoint():
@@ -137,9 +143,8 @@ class DeltaTable:
             named |= {unquote(action["path"]), "" if vector is None else vector["pathOrInlineDv"]}
         for path in self._folder.glob(f"{DATA_FOLDER}/*"):
             self._remove(path, oldest_ms, is_named=path.relative_to(self._folder).as_posix() in named)
-        for path in self._folder.glob(vector_path(self._folder, "*").name):
-            name = uuid.UUID(path.stem.removeprefix("deletion_vector_"))
-            self._remove(path, oldest_ms, is_named=base85(name.bytes) in named)
+        for name, path in self._vector_paths().items():
+            self._remove(path, oldest_ms, is_named=name in named)
 
     def _remove(self, path: Path, oldest_ms: float, *, is_named: bool) -> None:
         """Remove a file that no version of the last days names. A commit under way has named its files later

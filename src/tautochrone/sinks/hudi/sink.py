@@ -21,8 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyroaring import BitMap64
 
 from tautochrone.model.lake import DataFile, DeletionVector, VersionFiles
@@ -192,11 +194,20 @@ class HudiTable:
     def _without_rows(self, path: Path, vector: DeletionVector | None, instant: str) -> Path:
         """A copy of a data file without its deleted rows, where readers do not look."""
         assert vector is not None
-        rows = pq.read_table(path, partitioning=None)
-        kept = pa.array(sorted(set(range(rows.num_rows)) - _positions_in(vector)), pa.int64())
         draft = self._folder / ".hoodie" / ".temp" / f"{instant}-{uuid.uuid4()}.parquet"
         draft.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows.take(kept), draft, store_decimal_as_integer=True)
+        deleted, first = _positions_in(vector), 0
+        with (
+            pq.ParquetFile(path) as file,
+            pq.ParquetWriter(draft, file.schema_arrow, store_decimal_as_integer=True) as copy,
+        ):
+            for number in range(file.num_row_groups):
+                rows = file.read_row_group(number)
+                kept = np.ones(rows.num_rows, bool)
+                low, high = np.searchsorted(deleted, (first, first + rows.num_rows))
+                kept[deleted[low:high] - first] = False
+                copy.write_table(rows.filter(pa.array(kept)))
+                first += rows.num_rows
         return draft
 
     def commit(self, commit: StagedCommit) -> None:
@@ -240,9 +251,10 @@ def _positions(vector: DeletionVector | None) -> int:
     return 0 if vector is None else vector.positions
 
 
-def _positions_in(vector: DeletionVector) -> set[int]:
-    """The bitmap stands between 8 bytes (length, magic number) and 4 (check sum)."""
-    return set(BitMap64.deserialize(vector.content[8:-4]))
+def _positions_in(vector: DeletionVector) -> NDArray[np.int64]:
+    """The deleted positions, ascending. The bitmap stands between 8 bytes (length, magic number) and 4 (check
+    sum)."""
+    return np.fromiter(BitMap64.deserialize(vector.content[8:-4]), np.int64, vector.positions)
 
 
 def _write_stat(group: FileGroup) -> dict[str, Any]:
