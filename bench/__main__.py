@@ -19,6 +19,7 @@ from bench import (
     hops,
     idle,
     ingest,
+    one_shot,
     publish,
     report,
     revise,
@@ -58,6 +59,7 @@ _IN_ONE_SPARK = (
 _CLUSTER = "cluster"
 _SERVICE = "service"
 _SINK_COSTS = "sink_costs"
+_ONE_SHOT = "one_shot"
 
 
 def main() -> None:
@@ -83,7 +85,7 @@ def main() -> None:
     add("--change-rate", type=int, default=5_000, help="changes a second of ten captured tables")
     add("--seconds", type=int, default=120, help="of changes that are measured, after a minute of others")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
-    parts = (*_IN_ONE_SPARK, _SINK_COSTS, _SERVICE, _CLUSTER)
+    parts = (*_IN_ONE_SPARK, _SINK_COSTS, _ONE_SHOT, _SERVICE, _CLUSTER)
     add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
@@ -99,6 +101,8 @@ def main() -> None:
         )
     if _SINK_COSTS in options.only:
         _run({_SINK_COSTS: lambda: sink_costs.measure(folder)}, results, folder)
+    if _ONE_SHOT in options.only:
+        _run({_ONE_SHOT: lambda: one_shot.measure(folder)}, results, folder)
     if _SERVICE in options.only:
         _run({_SERVICE: lambda: service.measure(folder)}, results, folder)
     named = [name for name in options.only if name in _IN_ONE_SPARK]

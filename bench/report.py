@@ -50,6 +50,7 @@ def table(results: dict[str, Any]) -> str:
         "sinks": _sinks,
         "sink_tables": _sink_tables,
         "publish": _publish,
+        "one_shot": _one_shot,
     }
     for name, describe in parts.items():
         if name in results:
@@ -286,6 +287,14 @@ def _publish(part: dict[str, Any]) -> list[str]:
             f"{result['cpu_s']:5.2f} CPU s{delivery}"
         )
     return lines
+
+
+def _one_shot(part: dict[str, Any]) -> list[str]:
+    texts = {"first": "the first run", "one_row": "one new row", "no_news": "no news"}
+    return ["taut run of the sample project, as a process"] + [
+        f"{text:14} {part[name]['wall_s']:5.1f} s, {part[name]['cpu_s']:5.1f} CPU s"
+        for name, text in texts.items()
+    ]
 
 
 def _tpch(part: dict[str, Any]) -> list[str]:
