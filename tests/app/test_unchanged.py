@@ -221,6 +221,23 @@ def test_the_environment_is_read_by_definitions(project: Project, monkeypatch: p
     assert project.begin() is News.UNKNOWN
 
 
+def test_what_can_be_imported_is_read_by_definitions(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    program = project.program
+    for cache in ("__pycache__", ".pytest_cache", "spark-warehouse", "derby.log"):
+        (folder / cache).touch()
+        assert project.program == program, cache
+    for name in ("a.py", "a-1.0.dist-info", "b.cpython-311.so", "c", "c.pth", "c-d.egg-link"):
+        (folder / name).touch()
+        assert project.program != program, name
+        (folder / name).unlink()
+        assert project.program == program, name
+
+
 def test_a_file_that_cannot_be_read_is_left_to_the_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,7 +310,7 @@ def _program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
     def add(part: object) -> None:
         digest.update(json.dumps(part, default=_json_value, sort_keys=True).encode())
 
-    add([sys.version, sys.path, [_times_of(Path(entry)) for entry in sys.path], os.getcwd()])
+    add([sys.version, sys.path, [_importable(entry) for entry in sys.path], os.getcwd()])
     add({name: value for name, value in os.environ.items() if name not in _OF_SESSION})
     add([spec, settings])
     for file in sorted(
@@ -335,12 +335,24 @@ def _matches(root: Path, pattern: str) -> Iterable[Path]:
     return (file for file in base.glob(relative) if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _times_of(folder: Path) -> int | None:
-    """Packages that are installed or removed change the folder that they are in."""
+def _importable(entry: str) -> list[str] | int | None:
+    """What can be imported from an entry of `sys.path`, with the versions of installed packages.
+
+    The time of a folder does not tell: tools leave their caches in the folder that they are started in.
+    """
     try:
-        return folder.stat().st_mtime_ns
+        if not os.path.isdir(entry or "."):
+            return os.stat(entry).st_mtime_ns
+        return sorted(filter(_is_importable, os.listdir(entry or ".")))
     except OSError:
         return None
+
+
+def _is_importable(name: str) -> bool:
+    module, _, suffix = name.partition(".")
+    if module == "__pycache__" or not module.isidentifier():
+        return name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth"))
+    return not suffix or suffix.endswith(("py", "pyc", "so", "-info", "egg-link", "pth"))
 
 
 def _folders_now(folders: Iterable[str]) -> _Folders:
