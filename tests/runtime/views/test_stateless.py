@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.support.harness import Pipeline
 
+from tautochrone.model import limits
 from tautochrone.model.checkpoint import RefreshMode, RefreshPolicy
 from tautochrone.model.names import TableName
 from tautochrone.runtime.views import choose_mode as choose
@@ -78,10 +79,12 @@ def test_after_a_large_change_the_state_is_up_to_date(
     assert len(pipeline.verify()) == 1
 
 
-@pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE"])
+@pytest.mark.parametrize(("kind", "driver_rows"), [("BIGINT", 20_000), ("BIGINT", 1), ("DOUBLE", 20_000)])
 def test_views_above_follow_what_is_computed_anew(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kind: str
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kind: str, driver_rows: int
 ) -> None:
+    """With more rows than the driver keeps, whole files are written anew; that is no change for others."""
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", driver_rows)
     estimate = choose.estimate
 
     def estimated(facts: Facts) -> Estimate:
@@ -108,5 +111,6 @@ def test_views_above_follow_what_is_computed_anew(
             "COMPARED_FOR_READERS",
         }
         assert happened.mode("totals")[0] == "incremental"
+        assert happened.refresh("totals")["delta_rows"] == 4
         assert happened.refresh("totals")["rows_inserted"] < 6
     assert len(pipeline.verify()) == 2

@@ -51,8 +51,7 @@ def test_few_rows_are_compared_on_the_driver(
     )
     new = spark.createDataFrame(target, ROW)
     few, many = multiset_diff(old, new, few=True), multiset_diff(old, new)
-    assert isinstance(few, DriverDiff) == (limit > 0)
-    assert isinstance(many, MultisetDiff)
+    assert isinstance(few, DriverDiff) == isinstance(many, DriverDiff) == (limit > 0)
 
     def after(diff: DriverDiff | MultisetDiff) -> Counter[str]:
         if isinstance(diff, DriverDiff):
@@ -61,6 +60,8 @@ def test_few_rows_are_compared_on_the_driver(
             removed = {(row[FILE_COLUMN], row[POSITION_COLUMN]) for row in diff.deletes.collect()}
         added = [repr(tuple(row)) for row in diff.inserts.collect()]
         assert (len(added), len(removed)) == (diff.inserted, diff.deleted)
+        rows_at = Counter(repr(stored[positions.index(position)]) for position in removed)
+        assert Counter(repr(tuple(row)) for row in diff.removed.collect()) == rows_at
         left = [repr(row) for row, position in zip(stored, positions, strict=True) if position not in removed]
         assert not {*added} & {repr(stored[positions.index(position)]) for position in removed}
         return Counter([*left, *added])

@@ -215,6 +215,6 @@ def _without_rows(version: Version, mode: RefreshMode, reason: Reason) -> Refres
 def version_with_same_rows(task: RefreshTask) -> Version:
     """The version that readers know already, when only fences lie between it and the newest one."""
     last, newest = task.last_version, task.fork.version
-    if last is None or task.table.change_between(last, newest).kind is not ChangeKind.NONE:
+    if last is None or last == newest or task.table.change_between(last, newest).kind is not ChangeKind.NONE:
         return newest
     return last

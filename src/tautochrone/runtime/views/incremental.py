@@ -26,7 +26,13 @@ from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata,
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.refresh.states import States
-from tautochrone.runtime.refresh.task import Choice, RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.refresh.task import (
+    Choice,
+    RefreshContext,
+    Refreshed,
+    RefreshTask,
+    version_with_same_rows,
+)
 from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import node_needs_mode, require_incremental
 from tautochrone.runtime.views.plans import Planned
@@ -254,7 +260,9 @@ class IncrementalRefresh:
                 rows_in + rows_out,
                 materialized=True,
             )
-            self.changes.add_view_delta(self.task.name, self.task.fork.version, version, view_delta)
+            self.changes.add_view_delta(
+                self.task.name, version_with_same_rows(self.task), version, view_delta
+            )
         refresh = self._record(choice, nodes, engine.delta_rows, rows_in, rows_out)
         jobs = (NodeRefresh(node=_JOB, mode=refresh.mode, reason=reason) for reason in reasons.take())
         refresh = replace(refresh, nodes=(*refresh.nodes, *jobs))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DoubleType, FloatType
 
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import align, expectation_counts, require_expectations_met, stage_expected
@@ -44,10 +43,12 @@ from tautochrone.runtime.views.incremental import IncrementalRefresh
 from tautochrone.runtime.views.plans import Planned, Plans
 from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
+from tautochrone.spark.execute.engine import TableDelta
 from tautochrone.spark.execute.expectations import violations, without_flags
 from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import (
     DriverDiff,
+    has_floats,
     multiset_diff,
     surviving_rows,
     ungroupable_column,
@@ -93,7 +94,7 @@ def refresh_view(
         if incremental is not None and choice.mode is not RefreshMode.APPEND:
             rows, companions = incremental.build()
             metadata = replace(metadata, companions=companions)
-        full = _FullComputation(context, task, metadata, session, rows)
+        full = _FullComputation(context, task, metadata, session, changes, rows)
         if choice.mode is RefreshMode.APPEND:
             return full.append(choice)
         if choice.mode is RefreshMode.FULL:
@@ -135,6 +136,7 @@ class _FullComputation:
     task: RefreshTask
     metadata: CommitMetadata
     session: SparkSession
+    changes: Changes
     rows: DataFrame | None = None
     """All rows of the view, with the flags of its expectations, when something computed them already."""
 
@@ -208,6 +210,12 @@ class _FullComputation:
             rows = surviving_rows(old, diff).unionByName(diff.inserts)
             staged = self._table.stage(fork, rows)
             committed = self._table.replace_files(fork, diff.files, [staged], metadata)
+        if not has_floats(new.schema):
+            # Views above need not read what the files that were written anew carry over.
+            inserts, removed = diff.inserts if diff.inserted else None, diff.removed if diff.deleted else None
+            delta = TableDelta(inserts, removed, diff.inserted + diff.deleted, materialized=True)
+            known = version_with_same_rows(self.task)
+            self.changes.add_view_delta(self.task.name, known, committed.version, delta)
         return self._result(
             choice, committed.version, violations, inserted=diff.inserted, deleted=diff.deleted
         )
@@ -409,9 +417,7 @@ class ViewRefresher:
     def _followers(self, view: TableName) -> int:
         """How many views could follow a change of a view that is computed anew. Sums of floats differ each
         time in their last bits, so such rows would be no fewer."""
-        columns = self._context.schemas[view].fields
-        has_floats = any(isinstance(column.dataType, FloatType | DoubleType) for column in columns)
-        return 0 if has_floats else self._readers(view)
+        return 0 if has_floats(self._context.schemas[view]) else self._readers(view)
 
     def _missing_state(self, view: TableName, fork: Fork) -> Reason | None:
         """Why the states of a view that has a plan do not belong to its rows, or None."""

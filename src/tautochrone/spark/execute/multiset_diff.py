@@ -32,6 +32,7 @@ __all__ = [
     "consolidated",
     "count_close_pairs",
     "diff_sizes",
+    "has_floats",
     "is_close",
     "multiset_diff",
     "surviving_rows",
@@ -118,6 +119,7 @@ class MultisetDiff:
 
     Attributes:
         inserts: rows to add, one per copy.
+        removed: rows to remove, one per copy.
         deletes: (file, position) of stored rows to remove, one per copy.
         inserted: number of rows in `inserts`.
         deleted: number of rows in `deletes`.
@@ -125,6 +127,7 @@ class MultisetDiff:
     """
 
     inserts: DataFrame
+    removed: DataFrame
     deletes: DataFrame
     inserted: int
     deleted: int
@@ -137,11 +140,13 @@ class DriverDiff:
 
     Attributes:
         inserts: rows to add, one per copy, a local relation.
+        removed: rows to remove, one per copy, a local relation.
         inserted: number of rows in `inserts`.
         deletes: data file → positions of the stored rows to remove, one per copy.
     """
 
     inserts: DataFrame
+    removed: DataFrame
     inserted: int
     deletes: Mapping[str, Sequence[int]]
 
@@ -152,8 +157,12 @@ class DriverDiff:
 
 def ungroupable_column(schema: StructType) -> str | None:
     """The first column whose type Spark cannot group by, or None."""
-
     return next((column.name for column in schema.fields if _contains(column.dataType, "variant")), None)
+
+
+def has_floats(schema: StructType) -> bool:
+    """Whether a column, or a part of it, is FLOAT or DOUBLE: 0.0 and -0.0 of them count as equal."""
+    return any(_contains(column.dataType, "float", "double") for column in schema.fields)
 
 
 def _contains(kind: DataType, *names: str) -> bool:
@@ -211,7 +220,7 @@ def multiset_diff(old: DataFrame, new: DataFrame, *, few: bool = False) -> Multi
         old: the stored rows, with the columns of their file and position.
         new: the rows that the table must have.
         few: probably few rows differ. One Spark job computes them then, and they are kept on the driver; if
-            they are too many, all are computed once more.
+            they are too many, all are computed once more. Otherwise they are computed and counted first.
     """
     columns = [sf.col(quoted(name)) for name in new.columns]
     position = sf.struct(sf.col(FILE_COLUMN), sf.col(POSITION_COLUMN))
@@ -241,27 +250,40 @@ def multiset_diff(old: DataFrame, new: DataFrame, *, few: bool = False) -> Multi
         # A second evaluation of a nondeterministic query could give other rows.
         changed = changed.localCheckpoint(eager=True)
     surplus = sf.col(_NEW) - sf.col(_OLD)
+    totals = changed.agg(
+        sf.count("*"),
+        sf.sum(sf.size(_POSITIONS)),
+        sf.sum(sf.greatest(surplus, sf.lit(0))),
+        sf.sum(sf.greatest(-surplus, sf.lit(0))),
+    ).first()
+    assert totals is not None
+    groups, positions, inserted, deleted = (count or 0 for count in totals)
+    if max(groups, positions, inserted) <= limits.MAX_DRIVER_ROWS:
+        on_driver = materialize_few(changed, limits.MAX_DRIVER_ROWS)
+        assert on_driver is not None
+        return _driver_diff(on_driver, columns)
     deleted_position = sf.explode(sf.slice(sf.array_sort(_POSITIONS), sf.lit(1), (-surplus).cast("int")))
     deletes = (
         changed.where(surplus < 0)
         .select(deleted_position.alias("position"))
         .select(f"position.{FILE_COLUMN}", f"position.{POSITION_COLUMN}")
     )
-    copies = sf.explode(sf.array_repeat(sf.lit(1), surplus.cast("int"))).alias("__taut_copy")
-    inserts = changed.where(surplus > 0).select(*columns, copies).select(*columns)
-    totals = changed.agg(
-        sf.sum(sf.greatest(surplus, sf.lit(0))).alias("inserted"),
-        sf.sum(sf.greatest(-surplus, sf.lit(0))).alias("deleted"),
-    ).first()
-    inserted, deleted = (0, 0) if totals is None else (totals["inserted"] or 0, totals["deleted"] or 0)
     files: frozenset[str] = frozenset()
     if deleted:
         files = frozenset(row[FILE_COLUMN] for row in deletes.select(FILE_COLUMN).distinct().collect())
-    return MultisetDiff(inserts, deletes, inserted, deleted, files)
+    inserts, removed = (_copies(changed, columns, count) for count in (surplus, -surplus))
+    return MultisetDiff(inserts, removed, deletes, inserted, deleted, files)
+
+
+def _copies(rows: DataFrame, columns: Sequence[Column], count: Column) -> DataFrame:
+    """Each row as many times as its count says, if that is above 0."""
+    copies = sf.explode(sf.array_repeat(sf.lit(1), count.cast("int"))).alias("__taut_copy")
+    return rows.where(count > 0).select(*columns, copies).select(*columns)
 
 
 def _driver_diff(changed: DataFrame, columns: Sequence[Column]) -> DriverDiff:
     added: list[int] = []
+    removed: list[int] = []
     deletes: dict[str, list[int]] = {}
     surplus = (sf.col(_NEW) - sf.col(_OLD)).alias("surplus")
     # Over a local relation Spark computes this on the driver, without a job.
@@ -269,7 +291,9 @@ def _driver_diff(changed: DataFrame, columns: Sequence[Column]) -> DriverDiff:
         added += [number] * max(row["surplus"], 0)
         for file, position in sorted(row[_POSITIONS])[: max(-row["surplus"], 0)]:
             deletes.setdefault(file, []).append(position)
-    return DriverDiff(local_rows_at(changed, added).select(*columns), len(added), deletes)
+            removed.append(number)
+    inserts, removals = (local_rows_at(changed, numbers).select(*columns) for numbers in (added, removed))
+    return DriverDiff(inserts, removals, len(added), deletes)
 
 
 def surviving_rows(old: DataFrame, diff: MultisetDiff) -> DataFrame:
@@ -292,13 +316,11 @@ def consolidated(added: DataFrame, removed: DataFrame) -> tuple[DataFrame | None
     with session_settings(added.sparkSession, _WITHOUT_CONSTRAINTS):
         surplus = both.groupBy(*keys).agg(*values, sf.sum(_NEW).alias(_NEW)).where(sf.col(_NEW) != 0)
         surplus = surplus.localCheckpoint(eager=True)
-    copies = sf.explode(sf.array_repeat(sf.lit(1), sf.abs(_NEW).cast("int"))).alias("__taut_copy")
 
-    def side(rows: DataFrame) -> DataFrame | None:
-        with_copies = rows.select(*columns, copies).select(*columns)
-        return None if rows.isEmpty() else with_copies
+    def side(count: Column) -> DataFrame | None:
+        return None if surplus.where(count > 0).isEmpty() else _copies(surplus, columns, count)
 
-    return side(surplus.where(sf.col(_NEW) > 0)), side(surplus.where(sf.col(_NEW) < 0))
+    return side(sf.col(_NEW)), side(-sf.col(_NEW))
 
 
 def diff_sizes(expected: DataFrame, actual: DataFrame) -> tuple[int, int]:
