@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import uuid
 from collections import defaultdict
@@ -97,6 +98,36 @@ def test_rows_of_keys_are_those_that_a_query_finds(spark: SparkSession, table: L
     removed = table.apply(fork, [], positions, commit_metadata())
     assert removed.rows_deleted == sum(map(len, positions.values()))
     assert table.positions_of_keys(table.fork(), pa.table({"id": pa.array([50, 51], pa.int64())})) == {}
+
+
+@pytest.mark.parametrize("name", ["id", "a word", "day"])
+def test_only_row_groups_are_read_that_may_have_a_key(
+    spark: SparkSession, table: LakeTable, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read_groups: list[Any] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def counted(file: pq.ParquetFile, number: int, columns: Sequence[str]) -> Any:
+        group = read_row_group(file, number, columns=columns)
+        read_groups.append(group)
+        return group
+
+    spark.sql(
+        f"INSERT INTO {table.name.sql} (id, `a word`, day) SELECT id, 'w' || id, "
+        "date_add(DATE'2020-01-01', CAST(id AS INT)) FROM range(1000, 1400)"
+    )
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    keys = {"id": 1234, "a word": "w1234", "day": dt.date(2023, 5, 19)}
+    kind = {"id": pa.int64(), "a word": pa.string(), "day": pa.date32()}[name]
+    positions = table.positions_of_keys(table.fork(), pa.table({name: pa.array([keys[name]], kind)}))
+    assert not isinstance(positions, Reason)
+    assert sum(map(len, positions.values())) == 1
+    # Dates are compared as numbers, for which there are no statistics.
+    assert len(read_groups) > 40 if name == "day" else len(read_groups) < 12
+    with_null = pa.table({name: pa.array([keys[name], None], kind)})
+    assert table.positions_of_keys(table.fork(), with_null) == found_by_query(
+        spark, table, with_null, (name,)
+    )
 
 
 def test_what_needs_a_query(spark: SparkSession, table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Where the rows with given keys are, found by this process: only the key columns of the data files that may
-have them are read, by pyarrow. A Spark job for a few keys would take ten times as long to plan.
+have them are read, by pyarrow, and of a file only the row groups whose statistics allow them. A Spark job for
+a few keys would take ten times as long to plan.
 
 What this cannot do (file formats other than Parquet, equality deletes, types that are compared otherwise,
 many or large files) is left to a Spark query: the answer is the reason then.
@@ -7,8 +8,10 @@ many or large files) is left to a Spark query: the answer is the reason then.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -188,6 +191,11 @@ class _Finder:
             if len(columns) > 1
             else None
         )
+        # Statistics are compared for types that Parquet orders as Python does.
+        self._sorted = [
+            sorted(values.drop_null().to_pylist()) if column.iceberg_type in _PRUNED_BY else None
+            for column, values in zip(columns, self._values, strict=True)
+        ]
         self._bytes_left = limits.MAX_DRIVER_LOOKUP_BYTES
 
     def positions(self, file: Any, path: str) -> list[int]:
@@ -196,15 +204,36 @@ class _Finder:
             LeftToSpark: the file has no ids of columns or not all of the key's columns, or is too large.
         """
         names = self._names(file, path)
-        self._count_bytes(file, names)
+        chunks = {
+            number: _chunks(file.metadata.row_group(number), names)
+            for number in range(file.metadata.num_row_groups)
+        }
+        groups = [number for number in chunks if self._may_have_keys(chunks[number])]
+        self._bytes_left -= sum(chunk.total_uncompressed_size for n in groups for chunk in chunks[n])
+        if self._bytes_left < 0:
+            raise LeftToSpark(ReasonCode.KEY_COLUMNS_LARGE, limit=limits.MAX_DRIVER_LOOKUP_BYTES)
         positions: list[int] = []
-        first = 0
+        rows = [file.metadata.row_group(number).num_rows for number in chunks]
+        first_of_group = [0, *accumulate(rows)]
         # One group after the other, so that the keys of a large file are never in memory all at once.
-        for number in range(file.metadata.num_row_groups):
-            group = file.read_row_group(number, columns=names)
-            positions += [first + position for position in self._positions_in(group, names)]
-            first += group.num_rows
+        for number in groups:
+            in_group = self._positions_in(file.read_row_group(number, columns=names), names)
+            positions += [first_of_group[number] + position for position in in_group]
         return positions
+
+    def _may_have_keys(self, chunks: Sequence[Any]) -> bool:
+        """Whether the statistics of a row group allow one of the keys in it."""
+        for chunk, column, keys in zip(chunks, self._columns, self._sorted, strict=True):
+            statistics = chunk.statistics
+            if keys is None or column.values.null_count or statistics is None or not statistics.has_min_max:
+                continue
+            if not isinstance(statistics.min, type(keys[0])):
+                # Another writer may have left out that bytes are a text.
+                continue
+            index = bisect_left(keys, statistics.min)
+            if index == len(keys) or keys[index] > statistics.max:
+                return False
+        return True
 
     def _positions_in(self, group: Any, names: Sequence[str]) -> list[int]:
         """
@@ -234,13 +263,8 @@ class _Finder:
                 raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
         return [name_of_id[column.field_id] for column in self._columns]
 
-    def _count_bytes(self, file: Any, names: Sequence[str]) -> None:
-        metadata = file.metadata
-        for group in range(metadata.num_row_groups):
-            row_group = metadata.row_group(group)
-            for number in range(row_group.num_columns):
-                chunk = row_group.column(number)
-                if chunk.path_in_schema in names:
-                    self._bytes_left -= chunk.total_uncompressed_size
-        if self._bytes_left < 0:
-            raise LeftToSpark(ReasonCode.KEY_COLUMNS_LARGE, limit=limits.MAX_DRIVER_LOOKUP_BYTES)
+
+def _chunks(row_group: Any, names: Sequence[str]) -> list[Any]:
+    """The metadata of some columns of a row group, none of which is nested."""
+    by_name = {chunk.path_in_schema: chunk for chunk in map(row_group.column, range(row_group.num_columns))}
+    return [by_name[name] for name in names]
