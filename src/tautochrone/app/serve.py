@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
@@ -58,22 +58,36 @@ class ListenAddress:
             return self.host == "localhost"
 
 
-def run(options: Options, address: ListenAddress, *, meta_url: str | None = None) -> None:
+def run(
+    options: Options,
+    address: ListenAddress,
+    *,
+    meta_url: str | None = None,
+    proxies: Collection[str] = (),
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         options: where the project is; not looked for when `meta_url` is given without a spec.
         address: where to listen.
         meta_url: a store instead of the project's.
+        proxies: addresses of reverse proxies whose `X-Forwarded` headers count.
 
     Raises:
-        SettingsError: `TOKENS_MISSING` and other errors in the settings.
+        SettingsError: `TOKENS_MISSING`, `PROXY_INVALID` and other errors in the settings.
         MetaError: the store cannot be opened.
         EnvironmentProblemError: `SERVER_NOT_STARTED`, or the lake's catalog cannot be read.
     """
     located = None if meta_url and options.spec is None else _located(options, meta_url)
     settings = None if located is None else located[1]
     access = access_for(address, settings, os.environ)
+    _require_addresses(proxies)
+    if proxies and access.anonymous is not None:
+        raise SettingsError(
+            "TOKENS_MISSING",
+            "Behind a proxy other machines reach the service, and no token is configured",
+            hint="configure [meta.tokens.operate] or TAUTOCHRONE_SERVE_OPERATE_TOKEN",
+        )
     participants = open_participants(settings.participants if settings else {})
     instance = uuid4().hex
     with ExitStack() as exit_stack:
@@ -93,6 +107,7 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             forms=exit_stack.enter_context(_forms(located, store)),
             coordinator=coordinator,
             instance=instance,
+            proxies=proxies,
         )
         if located is not None:
             exit_stack.enter_context(announced(*located, uri_of(bound), instance, has_spark=False))
@@ -108,6 +123,18 @@ def run(options: Options, address: ListenAddress, *, meta_url: str | None = None
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         server.run(sockets=[bound])
         _log.info("stopped")
+
+
+def _require_addresses(proxies: Collection[str]) -> None:
+    for proxy in proxies:
+        try:
+            ipaddress.ip_address(proxy)
+        except ValueError as error:
+            raise SettingsError(
+                "PROXY_INVALID",
+                f"{proxy} is no IP address",
+                hint="name a proxy by the address that its requests come from, such as 127.0.0.1",
+            ) from error
 
 
 def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Settings]:

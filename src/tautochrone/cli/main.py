@@ -268,6 +268,14 @@ def _add_serve(commands: Any) -> None:
         "--meta", metavar="URL", help="serve this store without a project; there is no Iceberg catalog then"
     )
     serve.add_argument(
+        "--proxy",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="take X-Forwarded-Proto, -Host, -Prefix and -For of requests from the reverse proxy at this "
+        "address; can be repeated",
+    )
+    serve.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",

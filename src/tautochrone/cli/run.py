@@ -278,5 +278,5 @@ def serve(arguments: argparse.Namespace) -> int:
 
     log_to_stderr(as_json=arguments.log_format == "json")
     address = service.ListenAddress(arguments.host, arguments.port)
-    service.run(options_of(arguments), address, meta_url=arguments.meta)
+    service.run(options_of(arguments), address, meta_url=arguments.meta, proxies=arguments.proxy)
     return 0

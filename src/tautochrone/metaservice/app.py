@@ -15,6 +15,7 @@ Parts without a store or a catalog are left out, so that the short-lived server 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from starlette.types import Scope
 from tautochrone.meta import Store
 from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems, is_catalog_path
+from tautochrone.metaservice.http.proxies import ForwardedRequests
 from tautochrone.metaservice.http.request_limits import RequestLimits
 from tautochrone.rest_catalog.metadata import MetadataSource
 from tautochrone.rest_catalog.read_points import ReadPointResolver
@@ -69,6 +71,7 @@ def create_app(
     coordinator: TransactionCoordinator | None = None,
     queries: tuple[QueryRunner, str] | None = None,
     instance: str = "",
+    proxies: Collection[str] = (),
 ) -> FastAPI:
     """Compose the application.
 
@@ -81,6 +84,7 @@ def create_app(
         coordinator: of the transactions that programs drive; None: one without participants.
         queries: answers `/api/v1/query` to who shows this key, instead of what runs queries from the pages.
         instance: by which `/healthz` tells this server from one that had its port before.
+        proxies: addresses of reverse proxies that say as what browsers sent a request.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
@@ -109,6 +113,8 @@ def create_app(
         from tautochrone.metaservice.http.logs import RequestLog
 
         app.add_middleware(RequestLog, metrics=metrics)
+    if proxies:
+        app.add_middleware(ForwardedRequests, proxies=proxies)
     return app
 
 
@@ -123,9 +129,8 @@ def _add_store(
     from tautochrone.metaservice.api import add_api
     from tautochrone.metaservice.api.transactions import add_transactions
     from tautochrone.metaservice.coordinator import TransactionCoordinator
-    from tautochrone.metaservice.http.access import add_login
     from tautochrone.metaservice.http.metrics import add_metrics
-    from tautochrone.metaservice.pages import Forms, add_pages
+    from tautochrone.metaservice.pages import Forms, add_login, add_pages
     from tautochrone.metaservice.rpc import add_store_routes
 
     add_store_routes(app, store)

@@ -101,6 +101,8 @@ def uvicorn_server(app: ASGIApp) -> uvicorn.Server:
             access_log=False,
             lifespan="off",
             server_header=False,
+            # `ForwardedRequests` does it, for proxies that are named.
+            proxy_headers=False,
             http=HeadTimeoutProtocol,
             limit_concurrency=_MAX_CONNECTIONS,
             timeout_graceful_shutdown=_SHUTDOWN_S,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from starlette.testclient import TestClient
 
-from tautochrone.app.serve import ListenAddress, access_for
+from tautochrone.app.locate import Options
+from tautochrone.app.serve import ListenAddress, access_for, run
 from tautochrone.errors import SettingsError
+from tautochrone.meta import Store
+from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import COOKIE, Access, Role
 
 READ, OPERATE = "a-token-that-may-read", "a-token-that-may-operate"
@@ -125,7 +132,7 @@ def test_browser_sessions_need_the_same_origin(with_access: Made) -> None:
     cookie = opened.headers["set-cookie"].lower()
     assert (opened.status_code, OPERATE in cookie) == (303, False)
     assert "httponly" in cookie
-    assert "samesite=strict" in cookie
+    assert "samesite=lax" in cookie
 
     assert client.get("/api/v1/jobs").status_code == 200
     url = "/register/sink/etl/lake/db/x"
@@ -144,6 +151,105 @@ def test_a_session_has_the_role_of_its_token(with_access: Made) -> None:
     client.post("/login", data={"token": READ}, headers=own, follow_redirects=False)
     assert client.get("/api/v1/jobs").status_code == 200
     assert client.post("/unregister/shop", headers=own).json()["error_class"] == "ROLE_MISSING"
+
+
+PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_a_browser_without_a_session_is_sent_to_the_form_and_back(with_access: Made) -> None:
+    client = with_access(TOKENS)
+    for page in ("/", "/datasets?state=failed&name=a%20b", "/api/v1/jobs"):
+        sent = client.get(page, headers=PAGE, follow_redirects=False)
+        assert sent.status_code == 303
+        form = client.get(sent.headers["location"], headers=PAGE)
+        assert (form.status_code, form.headers["x-frame-options"]) == (200, "DENY")
+        (shown,) = re.findall(r'name="next" value="([^"]*)"', form.text)
+        fields = {"token": READ, "next": html.unescape(shown)}
+        opened = client.post("/login", data=fields, headers=PAGE, follow_redirects=False)
+        assert (opened.status_code, unquote(opened.headers["location"])) == (303, unquote(page))
+        assert client.get(page, headers=PAGE, follow_redirects=False).status_code == 200
+        assert client.get("/login", headers=PAGE, follow_redirects=False).status_code == 303
+        client.post("/logout", headers={"Origin": "http://testserver"}, follow_redirects=False)
+    renewed = client.get("/datasets", headers={"HX-Request": "true"}, follow_redirects=False)
+    assert (renewed.status_code, renewed.headers["hx-redirect"]) == (401, "/login?next=%2Fdatasets")
+    for headers in ({}, {"Accept": "application/json"}):
+        assert client.get("/datasets", headers=headers).json()["error_class"] == "TOKEN_MISSING"
+    assert client.get("/static/pages.css").status_code == 200
+
+
+def test_pages_show_the_role_and_a_wrong_token_is_said_in_the_form(with_access: Made) -> None:
+    client = with_access(TOKENS)
+    wrong = client.post("/login", data={"token": "wrong", "next": "/jobs"}, headers=PAGE)
+    assert wrong.status_code == 401
+    assert "not known here" in wrong.text
+    assert 'value="/jobs"' in wrong.text
+    assert "Log out" not in wrong.text
+    for token, role in ((READ, "read"), (OPERATE, "operate")):
+        page = client.post("/login", data={"token": token}, headers=PAGE)
+        assert page.url.path == "/"
+        assert f"role: {role}" in page.text
+        assert "Log out" in page.text
+        assert token not in page.text
+        client.post("/logout", headers={"Origin": "http://testserver"})
+    page = with_access(Access.on_loopback(Role.OPERATE)).get("/", headers={"Host": "localhost", **PAGE})
+    assert "role: operate" in page.text
+    assert "Log out" not in page.text
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "/\t/evil.example",
+     "evil", "javascript:alert(1)", "/login", "/logout?x", "", "//[", "/\n//evil.example"],
+)  # fmt: skip
+def test_logging_in_opens_no_other_site(with_access: Made, page: str) -> None:
+    client = with_access(TOKENS)
+    opened = client.post("/login", data={"token": READ, "next": page}, headers=PAGE, follow_redirects=False)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/")
+    form = client.get("/login", params={"next": page}, headers=PAGE, follow_redirects=False)
+    assert form.headers["location"] == "/"
+
+
+def test_a_session_link_of_another_site_shows_and_changes_nothing(with_access: Made) -> None:
+    """The cookie is sent with a link of another site: that page opens, and no form of that site is taken."""
+    client = with_access(TOKENS)
+    client.post("/login", data={"token": OPERATE}, headers=PAGE)
+    other = {"Sec-Fetch-Site": "cross-site", **PAGE}
+    assert client.get("/datasets", headers=other).status_code == 200
+    assert client.post("/logout", headers=other).json()["error_class"] == "CROSS_SITE_REQUEST"
+    assert client.post("/unregister/x", headers=other).json()["error_class"] == "CROSS_SITE_REQUEST"
+
+
+def test_behind_a_proxy_a_request_is_what_the_browser_sent(store: Store) -> None:
+    forwarded = {
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "pipelines.example",
+        "X-Forwarded-Prefix": "/taut/",
+        "X-Forwarded-For": "203.0.113.9, 10.0.0.7",
+        "Origin": "https://pipelines.example",
+    }
+    app = create_app(access=TOKENS, store=store, proxies=["10.1.1.1"])
+    proxy = TestClient(app, client=("10.1.1.1", 5000))
+    opened = proxy.post("/login", data={"token": READ}, headers=forwarded | PAGE, follow_redirects=False)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/taut/")
+    assert "secure" in opened.headers["set-cookie"].lower()
+    page = TestClient(app, client=("10.1.1.1", 5000)).get(
+        "/datasets?a=b", headers=forwarded | PAGE, follow_redirects=False
+    )
+    assert page.headers["location"] == "/taut/login?next=%2Fdatasets%3Fa%3Db"
+    form = TestClient(app, client=("10.1.1.1", 5000)).get("/login", headers=forwarded | PAGE)
+    assert 'action="/taut/login"' in form.text
+    assert 'href="/taut/static/' in form.text
+    # Anybody else's headers count for nothing.
+    client = TestClient(app, client=("10.1.1.2", 5000))
+    assert client.post("/login", data={"token": READ}, headers=forwarded).status_code == 403
+
+
+def test_a_proxy_is_an_address_and_needs_tokens(tmp_path: Path) -> None:
+    store, address = f"sqlite:///{tmp_path}/meta.db", ListenAddress("127.0.0.1", 0)
+    with pytest.raises(SettingsError, match="TOKENS_MISSING"):
+        run(Options(), address, meta_url=store, proxies=["127.0.0.1"])
+    with pytest.raises(SettingsError, match="PROXY_INVALID"):
+        run(Options(), address, meta_url=store, proxies=["proxy.example"])
 
 
 def test_other_machines_need_a_token() -> None:

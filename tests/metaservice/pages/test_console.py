@@ -71,7 +71,7 @@ def _login(page: Page, uri: str, token: str) -> None:
     page.context.clear_cookies()
     page.goto(f"{uri}/login")
     page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Log in").click()
 
 
 def _ask(page: Page, sql: str, *, weak: bool = False) -> None:

@@ -3,7 +3,8 @@
 Tokens are compared by their hashes, in constant time; the tokens themselves are not kept. A page of any site
 can make a browser send requests with its cookies, also to services on loopback. So a request without a bearer
 token must come from a page of this service, and, when the service has no tokens, name a host of this machine.
-Browsers log in with a form, which takes the token and sets a session cookie without it.
+Browsers log in with a form (`pages.login`), which takes the token and sets a session cookie without it. A
+browser that asks for a page without one is sent to the form.
 
 The lease of a pin ends by itself, so that the pin of a reader that died does not keep versions forever. Its
 length is bounded here by the caller's role; readers renew it.
@@ -20,33 +21,38 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 from types import MappingProxyType
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tautochrone.errors import AccessError, QueryError
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.http.problems import is_catalog_path, problem_of, refusal_of
+from tautochrone.metaservice.http.problems import is_catalog_path, refusal_of
 
 __all__ = [
     "CALLER",
     "COOKIE",
+    "LOGGED_IN",
+    "LOGIN",
+    "LOGOUT",
     "LONGEST_LEASE_MS",
     "LOOPBACK",
+    "ROLE",
     "SESSION_S",
     "Access",
     "AccessMiddleware",
     "Caller",
     "Role",
     "Sessions",
-    "add_login",
     "caller_of",
 ]
 
 CALLER = "tautochrone_caller"
-"""The key of the caller in a request's scope. `AccessMiddleware` sets it."""
+ROLE, LOGGED_IN = "tautochrone_role", "tautochrone_logged_in"
+"""Keys in a request's scope: its caller, the caller's role, and whether it is a browser that logged in.
+`AccessMiddleware` sets them."""
 
 
 class Role(StrEnum):
@@ -104,7 +110,9 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Requests by POST that the role `read` may send. The store checks who owns a pin.
 _READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins", "/api/v1/query")
 _FORMS_THAT_READ = ("/query", "/preview")
-_PUBLIC_PATHS = ("/healthz", "/login", "/logout")
+LOGIN, LOGOUT = "/login", "/logout"
+_STATIC = "/static/"
+_PUBLIC_PATHS = ("/healthz", LOGIN, LOGOUT)
 SESSION_S = 12 * 3600
 _MAX_SESSIONS = 1_000
 
@@ -192,15 +200,22 @@ class AccessMiddleware:
             try:
                 caller = self._admit(request)
                 scope[CALLER] = caller
-                scope["tautochrone_role"] = None if caller is None else caller.role
+                scope[ROLE] = None if caller is None else caller.role
+                scope[LOGGED_IN] = self._session_of(request) is not None
             except AccessError as error:
-                status = 401 if error.error_class.startswith("TOKEN_") else 403
-                answer = refusal_of(scope["path"], error, status)
-                if status == 401:
-                    answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
-                await answer(scope, receive, send)
+                await self._refused(request, error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _refused(self, request: Request, error: AccessError) -> Response:
+        path = request.scope["path"]
+        if not error.error_class.startswith("TOKEN_"):
+            return refusal_of(path, error, 403)
+        if error.error_class == "TOKEN_MISSING" and _wants_page(request):
+            return _to_login(request)
+        answer = refusal_of(path, error, 401)
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
+        return answer
 
     def _admit(self, request: Request) -> Caller | None:
         # The path that routes see. `request.url` is built with the header `Host` and may differ.
@@ -215,10 +230,8 @@ class AccessMiddleware:
             self._require_host(request)
             if request.method not in _SAFE_METHODS:
                 _require_same_site(request)
-            caller = (
-                self._sessions.caller_of(request.cookies.get(COOKIE, "")) or self._access.anonymous_caller
-            )
-            if path in _PUBLIC_PATHS:
+            caller = self._session_of(request) or self._access.anonymous_caller
+            if path in _PUBLIC_PATHS or (path.startswith(_STATIC) and not changes):
                 return caller
             if caller is None:
                 raise AccessError(
@@ -232,6 +245,9 @@ class AccessMiddleware:
                 "Changing something needs the role operate; this token has the role read",
             )
         return caller
+
+    def _session_of(self, request: Request) -> Caller | None:
+        return self._sessions.caller_of(request.cookies.get(COOKIE, ""))
 
     def _require_host(self, request: Request) -> None:
         # By DNS rebinding a page of another site can reach this service under its own host name.
@@ -248,6 +264,22 @@ class AccessMiddleware:
                 "Without tokens this service answers only under the names of this machine",
                 hint="Ask for 127.0.0.1 or localhost, or configure tokens.",
             )
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a browser asks: to open a page, or to renew a part of an open one."""
+    is_part = "hx-request" in request.headers
+    return request.method == "GET" and (is_part or "text/html" in request.headers.get("accept", ""))
+
+
+def _to_login(request: Request) -> Response:
+    root = str(request.scope.get("root_path", ""))
+    page = request.scope["path"] + (f"?{request.url.query}" if request.url.query else "")
+    login = f"{root}{LOGIN}?{urlencode({'next': page})}"
+    if "hx-request" in request.headers:
+        # htmx would put the form into the part of the page that it renews.
+        return Response(status_code=401, headers={"HX-Redirect": login})
+    return RedirectResponse(login, status_code=303, headers={"Cache-Control": "no-store"})
 
 
 def _only_reads(path: str) -> bool:
@@ -275,53 +307,3 @@ def _require_same_site(request: Request) -> None:
         raise AccessError(
             "CROSS_SITE_REQUEST", "This came from a page of another site, and would have changed something"
         )
-
-
-_MAX_LOGIN_BYTES = 4_096
-_LOGIN_FORM = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Tautochrone</title></head>
-<body><main><h1>Tautochrone</h1>
-<form method="post" action="/login"><label>Token <input name="token" type="password" required autofocus
-autocomplete="current-password"></label> <button>Open</button></form></main></body></html>
-"""
-_LOGIN_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'",
-}
-
-
-def add_login(app: FastAPI, access: Access, sessions: Sessions) -> None:
-    """Add `/login` and `/logout`, for browsers, to `app`."""
-
-    @app.get("/login", include_in_schema=False)
-    def form() -> Response:
-        return HTMLResponse(_LOGIN_FORM, headers=_LOGIN_HEADERS)
-
-    @app.post("/login", include_in_schema=False)
-    async def login(request: Request) -> Response:
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MAX_LOGIN_BYTES:
-                break
-        fields = parse_qs(body[:_MAX_LOGIN_BYTES].decode("utf-8", "replace"))
-        caller = access.caller_of(fields.get("token", [""])[0])
-        if caller is None:
-            return problem_of(AccessError("TOKEN_UNKNOWN", "The token that was shown is not known here"), 401)
-        answer = RedirectResponse("/", status_code=303, headers=_LOGIN_HEADERS)
-        answer.set_cookie(
-            COOKIE,
-            sessions.open(caller),
-            max_age=SESSION_S,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
-        return answer
-
-    @app.post("/logout", include_in_schema=False)
-    def logout(request: Request) -> Response:
-        sessions.close(request.cookies.get(COOKIE, ""))
-        answer = RedirectResponse("/login", status_code=303, headers=_LOGIN_HEADERS)
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
-        return answer

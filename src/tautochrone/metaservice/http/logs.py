@@ -12,12 +12,13 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tautochrone.metaservice.http.access import ROLE
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from tautochrone.metaservice.http.metrics import Metrics
+from tautochrone.metaservice.http.metrics import Metrics
 
 __all__ = ["FIELDS", "RequestLog", "log_to_stderr"]
 
@@ -94,7 +95,7 @@ class RequestLog:
         self._metrics.request_seconds.labels(route).observe(took_s)
         if route in _NOT_LOGGED:
             return
-        role = scope.get("tautochrone_role")
+        role = scope.get(ROLE)
         fields = {
             "method": method,
             "path": scope["path"],

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
-from tautochrone.metaservice.http.access import Role
+from tautochrone.metaservice.http.access import ROLE, Role
 from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form
 from tautochrone.model.checkpoint import Consistency
@@ -182,7 +182,7 @@ def _add_revision(router: APIRouter, store: Store, forms: Forms) -> None:
             available=revisions is not None,
             unavailable_reason=forms.unavailable_reason,
             # Without access control there is no role, and revisions are allowed.
-            may=request.scope.get("tautochrone_role") != Role.READ,
+            may=request.scope.get(ROLE) != Role.READ,
         )
 
     @router.get("/revision")

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
+from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.names import TableName, describe_files, is_file_table
 
@@ -126,6 +127,8 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         "here": link(request.url.path.removeprefix(root), **dict(request.query_params)),
         "now_ms": now,
         "refresh_s": _REFRESH_S,
+        "role": request.scope.get(ROLE),
+        "logged_in": request.scope.get(LOGGED_IN, False),
     }
     page = HTMLResponse(_templates().get_template(template).render(context | values), status_code=status)
     set_csrf_cookie(page, request, token)
