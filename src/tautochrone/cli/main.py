@@ -89,6 +89,7 @@ def _parser() -> _Parser:
     _add_transactions(commands)
     _add_token(commands)
     _add_verify(commands)
+    _add_diff(commands)
     _add_config(commands)
     _add_support_bundle(commands)
     _add_maintain(commands)
@@ -382,6 +383,26 @@ def _add_verify(commands: Any) -> None:
     )
 
 
+def _add_diff(commands: Any) -> None:
+    diff = _add_command(
+        commands, "diff", "the rows that differ between two published checkpoints", reads=True
+    )
+    diff.epilog = "Exit status: 0; with --exit-code 1 if a table differs. 3 if a table could not be compared."
+    diff.add_argument("old", type=int, metavar="A", help="a checkpoint")
+    diff.add_argument("new", type=int, metavar="B", help="another one: rows that only it has are added")
+    diff.add_argument("names", nargs="*", metavar="TABLE", help="tables (default: all)")
+    diff.add_argument("--rows", type=int, default=0, metavar="N", help="show so many rows of each sign")
+    diff.add_argument(
+        "--key",
+        metavar="COLUMN,…",
+        help="also count the rows that changed: those whose values of these columns are on both sides",
+    )
+    diff.add_argument(
+        "--parquet", metavar="FOLDER", help="write the rows to TABLE.added.parquet and TABLE.removed.parquet"
+    )
+    diff.add_argument("--exit-code", action="store_true", help="exit with 1 if a table differs")
+
+
 def _add_config(commands: Any) -> None:
     config = commands.add_parser("config", help="settings in force, and the schema of all settings")
     _add_debug(config)
@@ -483,6 +504,7 @@ COMMANDS = {
     "checkpoints": ("status", "checkpoints"),
     "query": ("reading", "query"),
     "verify": ("reading", "verify_views"),
+    "diff": ("diff", "diff"),
 }
 """By command: the module of this package and the function in it."""
 

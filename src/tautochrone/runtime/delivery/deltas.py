@@ -230,11 +230,17 @@ class CollectedRows:
     def toArrow(self) -> pa.Table:  # noqa: N802
         return self._table
 
+    def select(self, *columns: str) -> CollectedRows:
+        return CollectedRows(self._table.select(columns), self._frame)
+
+    def as_frame(self) -> DataFrame:
+        return self._frame(self._table)
+
     def toLocalIterator(self) -> Iterator[Any]:  # noqa: N802
-        return self._frame(self._table).toLocalIterator()
+        return self.as_frame().toLocalIterator()
 
     def mapInArrow(self, *arguments: Any, **named: Any) -> DataFrame:  # noqa: N802
-        return self._frame(self._table).mapInArrow(*arguments, **named)
+        return self.as_frame().mapInArrow(*arguments, **named)
 
 
 def net_rows(added: DataFrame, removed: DataFrame) -> tuple[CollectedRows, CollectedRows] | Reason:

@@ -1,0 +1,119 @@
+"""`taut diff`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tautochrone.cli.options import options_of
+from tautochrone.cli.output import answer, json_line, table
+from tautochrone.cli.reading import rows_of
+from tautochrone.errors import QueryError
+from tautochrone.model.reason import reason_fields
+from tautochrone.redaction import redacted
+
+if TYPE_CHECKING:
+    from tautochrone.runtime.delivery.differences import TableDifference
+
+__all__ = ["diff"]
+
+_EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    """The rows that differ between two checkpoints."""
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
+    from tautochrone.app.open import Project, log_event
+    from tautochrone.runtime.delivery.differences import differences
+
+    key = [name.strip() for name in arguments.key.split(",")] if arguments.key else []
+    folder = None if arguments.parquet is None else _folder(arguments.parquet)
+    with Project(options, log_event, short_lived=True, located=located) as project:
+        all_compared = differences(
+            project.store(), project.lake, project.base, arguments.old, arguments.new, arguments.names
+        )
+        # Rows are read while the checkpoints are pinned.
+        lines = [_shown(compared, arguments, key, folder) for compared in all_compared]
+    if not arguments.json:
+        _show(lines, key)
+    if any(line["problem"] for line in lines):
+        return _EXIT_NOT_COMPARED
+    differs = any(not line["same"] for line in lines)
+    return _EXIT_DIFFERENT if differs and arguments.exit_code else 0
+
+
+def _folder(text: str) -> Path:
+    folder = Path(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QueryError(
+            "OUTPUT_NOT_WRITABLE", f"The folder {folder} cannot be made: {error.strerror}"
+        ) from error
+    return folder
+
+
+def _shown(
+    compared: TableDifference, arguments: argparse.Namespace, key: list[str], folder: Path | None
+) -> dict[str, Any]:
+    """What is known of one table, for people and as a line of JSON; the latter is written at once."""
+    from tautochrone.runtime.delivery.differences import first_rows
+
+    problem = compared.problem
+    line: dict[str, Any] = {
+        "table": str(compared.table),
+        "same": None if problem else compared.is_same,
+        "added": None if problem else compared.rows_added,
+        "removed": None if problem else compared.rows_removed,
+        "changed": None if problem or not key else compared.changed_keys(key),
+        "columns_added": compared.columns_added,
+        "columns_removed": compared.columns_removed,
+        "problem": None if problem is None else redacted(str(problem)),
+    }
+    sides = [("+", compared.added, compared.rows_added), ("-", compared.removed, compared.rows_removed)]
+    samples = {
+        sign: first_rows(rows, arguments.rows) for sign, rows, count in sides if count and arguments.rows
+    }
+    if folder is not None:
+        import pyarrow.parquet as pq
+
+        for (_, rows, count), name in zip(sides, ("added", "removed"), strict=True):
+            if count:
+                file = folder / f"{compared.table}.{name}.parquet"
+                pq.write_table(first_rows(rows, count), file)
+    if arguments.json:
+        named = {
+            ("rows_added" if sign == "+" else "rows_removed"): [
+                dict(zip(rows.column_names, values, strict=True)) for values in rows_of(rows)
+            ]
+            for sign, rows in samples.items()
+        }
+        json_line({**line, **reason_fields("reason", compared.reason), **named})
+    return {**line, "reason": compared.reason, "samples": samples}
+
+
+def _show(lines: Iterable[dict[str, Any]], key: list[str]) -> None:
+    lines = list(lines)
+    if not lines:
+        answer().write("no table differs\n")
+        return
+    header = ("table", "added", "removed", *(("changed",) if key else ()))
+    table(header, [["?" if line[name] is None else line[name] for name in header] for line in lines])
+    for line in lines:
+        columns = [f"+{name}" for name in line["columns_added"]]
+        columns += [f"-{name}" for name in line["columns_removed"]]
+        if columns:
+            answer().write(f"{line['table']}: columns {', '.join(columns)}\n")
+        if line["problem"]:
+            answer().write(f"{line['table']}: not compared: {line['problem']}\n")
+        elif line["reason"] is not None:
+            answer().write(f"{line['table']}: all rows were compared: {redacted(str(line['reason']))}\n")
+    for line in lines:
+        for sign, rows in line["samples"].items():
+            answer().write(f"{sign} {line['table']}\n")
+            table(rows.column_names, rows_of(rows))

@@ -1,0 +1,196 @@
+"""What differs between two checkpoints, table by table.
+
+Which data files differ tells the metadata of a table, so a difference costs what changed between the two
+checkpoints. Where the history of a table does not tell, all rows of both versions are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tautochrone.errors import LakeError, MetaError, QueryError
+from tautochrone.meta import Store
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.lake import LakeTable, Rows
+from tautochrone.model.names import TableName, Version, is_clock, is_file_table, quoted
+from tautochrone.model.reason import Reason
+from tautochrone.runtime.delivery.deltas import CollectedRows, delta_of
+from tautochrone.spark.execute.multiset_diff import consolidated
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TableDifference", "differences", "first_rows"]
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """The rows that a table has at one checkpoint and not at the other.
+
+    Attributes:
+        added, removed: rows of the newer and of the older side only, copy by copy; None: there are none.
+        columns_added, columns_removed: names of columns that only one side has. Rows of the other side have
+            NULL there, or lack them.
+        reason: why all rows of both sides were compared; or, with `problem`, why they could not be.
+        problem: the error; nothing is known of the rows.
+    """
+
+    table: TableName
+    added: Rows | None = None
+    removed: Rows | None = None
+    columns_added: tuple[str, ...] = ()
+    columns_removed: tuple[str, ...] = ()
+    reason: Reason | None = None
+    problem: LakeError | None = None
+
+    @cached_property
+    def rows_added(self) -> int:
+        return _count(self.added)
+
+    @cached_property
+    def rows_removed(self) -> int:
+        return _count(self.removed)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both sides have the same columns and rows."""
+        columns = self.columns_added or self.columns_removed
+        return not (self.problem or columns or self.rows_added or self.rows_removed)
+
+    def changed_keys(self, key: Sequence[str]) -> int:
+        """How many values of a key are among the added and among the removed rows: of rows that changed.
+
+        Raises:
+            QueryError: `UNRESOLVED_COLUMN`.
+        """
+        if self.added is None or self.removed is None:
+            return 0
+        for name in key:
+            if name not in self.added.columns or name not in self.removed.columns:
+                hint = "columns: " + ", ".join(self.added.columns)
+                raise QueryError("UNRESOLVED_COLUMN", f"{self.table} has no column {name}", hint=hint)
+        sides = [_frame(rows).select(*map(quoted, key)).distinct() for rows in (self.added, self.removed)]
+        return int(sides[0].intersect(sides[1]).count())
+
+
+def differences(
+    store: Store, lake: LakeCatalog, session: SparkSession, old: int, new: int, tables: Collection[str] = ()
+) -> Iterator[TableDifference]:
+    """What differs between two published checkpoints, by name of the table; tables whose version is the same
+    are left out, unless they are named.
+
+    Args:
+        old, new: numbers of checkpoints, in any order. Both are pinned until the iterator ends.
+        tables: names of tables, with or without catalog and database; none: all.
+
+    Raises:
+        CheckpointUnavailableError: one of them is no published checkpoint, or expired.
+        MetaError: `DATASET_NOT_FOUND`, no table of either checkpoint has this name.
+    """
+    with ExitStack() as pins:
+        for number in (old, new):
+            pinned = store.reads.resolve(Consistency.STRONG, checkpoint=number, owner="diff")
+            pins.callback(store.pins.release, pinned.pin)
+        sides = [store.reads.published_versions(number) for number in (old, new)]
+        known = {name for side in sides for name in side if not is_clock(name) and not is_file_table(name)}
+        for name in _named(known, tables):
+            before, after = (side.get(name) for side in sides)
+            if before == after:
+                if tables:
+                    yield TableDifference(name)
+                continue
+            try:
+                yield _difference(lake.load(name), session, before, after)
+            except LakeError as problem:
+                yield TableDifference(name, problem=problem)
+
+
+def _named(known: Collection[TableName], names: Collection[str]) -> list[TableName]:
+    if not names:
+        return sorted(known)
+    matching: list[TableName] = []
+    for text in names:
+        of_name = [
+            name
+            for name in sorted(known)
+            if text.lower() in (str(name).lower(), name.without_catalog.lower(), name.table.lower())
+        ]
+        if not of_name:
+            raise MetaError(
+                "DATASET_NOT_FOUND",
+                f"Neither checkpoint has a table {text}",
+                hint="tables: " + (", ".join(map(str, sorted(known))) or "none"),
+            )
+        matching += [name for name in of_name if name not in matching]
+    return matching
+
+
+def _difference(
+    table: LakeTable, session: SparkSession, before: Version | None, after: Version | None
+) -> TableDifference:
+    if before is None or after is None:
+        added = None if after is None else table.read(session, after)
+        removed = None if before is None else table.read(session, before)
+        return TableDifference(table.name, added, removed)
+    delta = delta_of(table, session, before, after)
+    rows_before: DataFrame = table.read(session, before)
+    rows_after: DataFrame = table.read(session, after)
+    columns = _new_columns(rows_before, rows_after), _new_columns(rows_after, rows_before)
+    if delta.change is not None:
+        # They have the columns of the newest version, which may be a later one.
+        names = {*rows_before.columns, *rows_after.columns}
+        added, removed = (_only(rows, names) for rows in (delta.change.added, delta.change.removed))
+        return TableDifference(table.name, added, removed, *columns)
+    return TableDifference(
+        table.name, *consolidated(rows_after, _as(rows_before, rows_after)), *columns, reason=delta.reason
+    )
+
+
+def _only(rows: Any, names: Collection[str]) -> Rows | None:
+    return None if rows is None else rows.select(*(name for name in rows.columns if name in names))
+
+
+def _new_columns(before: DataFrame, after: DataFrame) -> tuple[str, ...]:
+    return tuple(name for name in after.columns if name not in before.columns)
+
+
+def _as(rows: DataFrame, like: DataFrame) -> DataFrame:
+    """Rows with the columns and types of others; a column that they lack is NULL, as is a value that does not
+    fit."""
+    present = set(rows.columns)
+    return rows.select(
+        *(
+            (sf.col(quoted(field.name)) if field.name in present else sf.lit(None))
+            .try_cast(field.dataType)
+            .alias(field.name)
+            for field in like.schema.fields
+        )
+    )
+
+
+def _frame(rows: Any) -> DataFrame:
+    if isinstance(rows, CollectedRows):
+        return rows.as_frame()
+    frame: DataFrame = rows
+    return frame
+
+
+def _count(rows: Any) -> int:
+    if rows is None:
+        return 0
+    return len(rows) if isinstance(rows, CollectedRows) else int(rows.count())
+
+
+def first_rows(rows: Any, limit: int) -> pa.Table:
+    """Some of the rows, as Arrow."""
+    if isinstance(rows, CollectedRows):
+        return rows.toArrow().slice(0, limit)
+    return rows.limit(limit).toArrow()
