@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.publications import published_as
 from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
@@ -85,7 +86,13 @@ class LocalReadPointServer(Closeable):
     def __init__(self, store: Store, settings: Settings, queries: Callable[[], QueryRunner]) -> None:
         self.read_points = ReadPoints(store)
         source = metadata_source(settings.catalog)
-        self._server = EmbeddedServer(self.read_points, source, store=store, queries=queries)
+        self._server = EmbeddedServer(
+            self.read_points,
+            source,
+            store=store,
+            queries=queries,
+            published_as=partial(published_as, settings, store),
+        )
 
     @property
     def uri(self) -> str:

@@ -10,10 +10,12 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Thread
 from uuid import uuid4
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.publications import published_as
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import check_storage
 from tautochrone.errors import SettingsError
@@ -108,6 +110,7 @@ def run(
             coordinator=coordinator,
             instance=instance,
             proxies=proxies,
+            published_as=(lambda _: {}) if settings is None else partial(published_as, settings, store),
         )
         if located is not None:
             exit_stack.enter_context(announced(*located, uri_of(bound), instance, has_spark=False))

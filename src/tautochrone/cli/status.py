@@ -20,7 +20,7 @@ from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
-from tautochrone.model.sink import PUBLICATIONS, DeliveryState, SinkStatus
+from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import quarantine_of
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.traces import logs_of, traces_in
@@ -28,7 +28,6 @@ from tautochrone.traces import logs_of, traces_in
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
     from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
-    from tautochrone.project.settings import Settings
 
 __all__ = ["checkpoints", "show_sources", "sinks", "source_line", "sources", "status"]
 
@@ -260,6 +259,8 @@ def _rows_at(settings: CatalogSettings, table: TableName, version: str | None) -
 
 def checkpoints(arguments: argparse.Namespace) -> int:
     """The newest checkpoints, newest first."""
+    from tautochrone.app.publications import published_as
+
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         lines = [
@@ -271,24 +272,12 @@ def checkpoints(arguments: argparse.Namespace) -> int:
                 "reason": "; ".join(invariant.error for invariant in checkpoint.broken) or None,
                 "broken": [asdict(invariant) for invariant in checkpoint.broken],
                 "roots": {str(name): version for name, version in checkpoint.roots.items()},
-                "published": _published_as(settings, checkpoint.number, store.incarnation),
+                "published": published_as(settings, store, checkpoint.number),
             }
             for checkpoint in store.checkpoints.newest(arguments.limit)
         ]
     show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
     return 0
-
-
-def _published_as(settings: Settings, number: int, store: str) -> dict[str, Mapping[str, str]]:
-    """By format the versions of the published tables at a checkpoint."""
-    from tautochrone.sinks.common.publication import listed_versions
-
-    by_format = {}
-    for name, sink in PUBLICATIONS.items():
-        versions = listed_versions(settings.sinks[sink].options["folder"], number, store)
-        if versions:
-            by_format[name] = versions
-    return by_format
 
 
 # -- taut sinks ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ Parts without a store or a catalog are left out, so that the short-lived server 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tautochrone.metaservice.http.metrics import Metrics
     from tautochrone.metaservice.pages import Forms
     from tautochrone.model.query import QueryRunner
+    from tautochrone.model.sink import PublishedAs
 
 __all__ = ["create_app"]
 
@@ -72,6 +73,7 @@ def create_app(
     queries: tuple[QueryRunner, str] | None = None,
     instance: str = "",
     proxies: Collection[str] = (),
+    published_as: Callable[[int], PublishedAs] = lambda _number: {},
 ) -> FastAPI:
     """Compose the application.
 
@@ -85,6 +87,7 @@ def create_app(
         queries: answers `/api/v1/query` to who shows this key, instead of what runs queries from the pages.
         instance: by which `/healthz` tells this server from one that had its port before.
         proxies: addresses of reverse proxies that say as what browsers sent a request.
+        published_as: by format the versions of published tables at a checkpoint.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
@@ -96,6 +99,7 @@ def create_app(
     )
     sessions = Sessions()
     app.state.access, app.state.sessions = access, sessions
+    app.state.published_as = published_as
     add_problems(app)
 
     @app.get("/healthz", tags=["service"], responses=PROBLEMS)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tautochrone.meta import Store
     from tautochrone.model.query import QueryRunner
+    from tautochrone.model.sink import PublishedAs
     from tautochrone.rest_catalog.metadata import MetadataSource
     from tautochrone.rest_catalog.read_points import ReadPointResolver
 
@@ -192,6 +193,7 @@ class EmbeddedServer(Closeable):
         *,
         store: Store | None = None,
         queries: Callable[[], QueryRunner] | None = None,
+        published_as: Callable[[int], PublishedAs] = lambda _number: {},
         port: int = 0,
     ) -> None:
         from tautochrone.metaservice.app import create_app
@@ -211,6 +213,7 @@ class EmbeddedServer(Closeable):
                 forms=_EMBEDDED_IN_JOB,
                 queries=None if queries is None else (queries(), self.key),
                 instance=self.instance,
+                published_as=published_as,
             )
 
         app = catalog if store is None else _CompleteOnDemand(catalog, complete)

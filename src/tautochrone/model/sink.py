@@ -53,6 +53,7 @@ __all__ = [
     "Intent",
     "Operation",
     "Published",
+    "PublishedAs",
     "Recovered",
     "ReportsComparison",
     "ReportsWaits",
@@ -71,6 +72,9 @@ __all__ = [
     "require_base",
 ]
 
+
+PublishedAs = Mapping[str, Mapping[str, str]]
+"""By format the version of each published table at a checkpoint, by the table's name."""
 
 PUBLICATIONS: Mapping[str, str] = MappingProxyType({"delta": "delta-publication", "hudi": "hudi-publication"})
 """The formats in which tables can be published, and the sink of each: its name, which is also its format."""

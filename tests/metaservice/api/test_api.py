@@ -12,6 +12,8 @@ from starlette.testclient import TestClient
 from tests.metaservice.conftest import Shop, name
 
 from tautochrone.meta.sql.datasets import SqlDatasets
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.redaction import keep_secret
@@ -40,6 +42,18 @@ def test_datasets_and_one_of_them(client: TestClient, shop: Shop) -> None:
     assert up["upstream"] == ["lake.db.orders", "lake.db.totals"]
 
 
+def test_versions_of_publications(shop: Shop) -> None:
+    versions = {"delta": {"lake.db.totals": "6"}, "hudi": {"lake.db.totals": "20261130101112345"}}
+    app = create_app(
+        access=Access.on_loopback(Role.READ),
+        store=shop.store,
+        published_as=lambda number: versions if number == 1 else {},
+    )
+    client = TestClient(app, base_url="http://localhost")
+    assert client.get("/api/v1/checkpoints/1").json()["published"] == versions
+    assert client.get(f"/api/v1/checkpoints/{shop.checkpoint(2)}").json()["published"] == {}
+
+
 def test_checkpoints(client: TestClient, shop: Shop) -> None:
     n = shop.checkpoint(2, fail=True)
     assert [c["number"] for c in client.get("/api/v1/checkpoints?limit=1").json()] == [n]
@@ -56,6 +70,7 @@ def test_checkpoints(client: TestClient, shop: Shop) -> None:
             "error_params": {"text": "division by zero"},
         }
     ]
+    assert checkpoint["published"] == {}
     assert client.get("/api/v1/checkpoints/99").status_code == 404
     assert client.get("/api/v1/checkpoints/99999999999999999999").status_code == 422
 

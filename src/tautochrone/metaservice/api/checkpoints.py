@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel
 
 from tautochrone.meta import Store
@@ -13,6 +13,7 @@ from tautochrone.metaservice.api.reads import BIGGEST, TableVersion, version_lis
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import Part
 from tautochrone.model.reason import reason_fields
+from tautochrone.model.sink import PublishedAs
 
 __all__ = ["CheckpointDetail", "CheckpointSummary", "add"]
 
@@ -65,9 +66,11 @@ class Progress(BaseModel):
 
 
 class CheckpointDetail(CheckpointSummary):
-    """A checkpoint with all its versions; of an open one those that are recorded so far."""
+    """A checkpoint with all its versions; of an open one those that are recorded so far. `published` has by
+    format the version of each table that was published in it."""
 
     versions: list[TableVersion]
+    published: dict[str, dict[str, str]]
     failures: list[Failure]
     progress: list[Progress]
 
@@ -79,12 +82,14 @@ def add(router: APIRouter, store: Store) -> None:
         return [CheckpointSummary(**_fields(newest)) for newest in store.checkpoints.newest(limit)]
 
     @router.get("/checkpoints/{number}", tags=["checkpoints"])
-    def checkpoint(number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDetail:
+    def checkpoint(request: Request, number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDetail:
         """One checkpoint."""
         stored = store.checkpoints.get(number)
+        published_as: PublishedAs = request.app.state.published_as(number)
         return CheckpointDetail(
             **_fields(stored),
             versions=version_list(store.checkpoints.versions_at(number)),
+            published={name: dict(versions) for name, versions in published_as.items()},
             failures=[
                 Failure(dataset=str(name), **reason_fields("error", reason))
                 for name, reason in sorted(store.checkpoints.failures_at(number).items())
