@@ -60,8 +60,8 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def compared(pipeline: Pipeline, old: int, new: int, *names: str) -> dict[str, TableDifference]:
     job = pipeline.job
-    found = differences(job.store, job.lake, pipeline.session, old, new, names)
-    return {difference.table.table: difference for difference in found}
+    all_compared = differences(job.store, job.lake, pipeline.session, old, new, names)
+    return {difference.table.table: difference for difference in all_compared}
 
 
 def rows_at(pipeline: Pipeline, number: int, table: str, columns: str = "*") -> Counter[tuple[Any, ...]]:
