@@ -29,6 +29,8 @@ from tautochrone.sinks.delta.sink import open_delta_publication
 from tautochrone.sinks.hudi import sink as hudi_sink
 from tautochrone.sinks.hudi import timeline
 from tautochrone.sinks.hudi.sink import HudiTable
+from tautochrone.sinks.paimon import sink as paimon_sink
+from tautochrone.sinks.paimon import snapshots
 
 WRITES: list[tuple[Any, str]] = [
     (publication_state, "put_if_absent"),
@@ -40,8 +42,16 @@ WRITES: list[tuple[Any, str]] = [
     (hudi_sink, "link_file"),
     (commits, "link_file"),
     (HudiTable, "_without_rows"),
+    (snapshots, "put_if_absent"),
+    (snapshots, "replace_file"),
+    (snapshots, "write_synced"),
+    (paimon_sink, "link_file"),
 ]
 """All functions by which a publication writes a file."""
+
+
+LAST = {"delta": 0, "hudi": 10, "paimon": 0}
+"""So many versions have all of their files; 0: all have."""
 
 
 class CrashError(Exception):
@@ -72,7 +82,7 @@ class Crashes:
         return counted
 
 
-@pytest.fixture(params=["delta", "delta by location", "hudi"])
+@pytest.fixture(params=["delta", "delta by location", "hudi", "paimon"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> ToyLake:
     format_name, *_ = request.param.split()
     return ToyLake(tmp_path, format_name, links=request.param == "delta")
@@ -101,7 +111,7 @@ def test_a_crash_at_any_file_loses_and_repeats_nothing(
             lake.deliver()
     # Claim, fence, vectors of two tables, decision, two logs, pointer and list.
     assert number > 7
-    lake.check(last=10 if lake.format == "hudi" else 0)
+    lake.check(last=LAST[lake.format])
 
 
 def test_each_checkpoint_gets_its_version_after_an_outage(lake: ToyLake) -> None:
@@ -110,8 +120,7 @@ def test_each_checkpoint_gets_its_version_after_an_outage(lake: ToyLake) -> None
     for _ in range(24):
         lake.add()
     lake.deliver()
-    # Older files of a Hudi table are gone.
-    lake.check(last=10 if lake.format == "hudi" else 0)
+    lake.check(last=LAST[lake.format])
 
 
 def test_a_log_is_read_from_its_checkpoint(delta_lake: ToyLake) -> None:
@@ -232,7 +241,11 @@ def test_a_transaction_that_was_not_decided_is_dropped(lake: ToyLake) -> None:
     lake.check()
 
 
-OTHERS = {"delta": "_delta_log/00000000000000000001.json", "hudi": ".hoodie/99990101000000000.commit"}
+OTHERS = {
+    "delta": "_delta_log/00000000000000000001.json",
+    "hudi": ".hoodie/99990101000000000.commit",
+    "paimon": "snapshot/snapshot-2",
+}
 
 
 def test_the_version_of_another_writer_is_refused(lake: ToyLake) -> None:

@@ -6,7 +6,7 @@ import json
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import hudi
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
+from tests.support.paimon import paimon_rows, paimon_snapshots
 
 from tautochrone.model.lake import ColumnStatistics, DataFile, DeletionVector
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -24,6 +25,7 @@ from tautochrone.model.sink import Intent, TransactionId
 from tautochrone.sinks.common.publication import PublicationSink
 from tautochrone.sinks.delta.sink import DeltaPublication
 from tautochrone.sinks.hudi.sink import HudiPublication
+from tautochrone.sinks.paimon.sink import PaimonPublication
 
 ORDERS, LINES = (TableName("lake", ("shop",), name) for name in ("orders", "lines"))
 COLUMNS = (
@@ -103,7 +105,26 @@ def hudi_rows(folder: Path, version: str | None) -> pa.Table:
     return pa.concat_tables(batches, promote_options="permissive") if batches else pa.table({})
 
 
-READERS = {"delta": delta_rows, "hudi": hudi_rows}
+READERS = {"delta": delta_rows, "hudi": hudi_rows, "paimon": paimon_rows}
+
+
+def delta_versions(folder: Path) -> list[str]:
+    newest = deltalake.DeltaTable(folder).version()
+    return [str(version) for version in range(newest + 1)]
+
+
+def hudi_versions(folder: Path) -> list[str]:
+    timeline = hudi.HudiTableBuilder.from_base_uri(str(folder)).build().get_timeline()
+    return [instant.timestamp for instant in timeline.get_completed_commits(False)]
+
+
+VERSIONS = {"delta": delta_versions, "hudi": hudi_versions, "paimon": paimon_snapshots}
+"""All versions in the log, as the format's reader counts them."""
+PUBLICATIONS: Mapping[str, Callable[..., PublicationSink]] = {
+    "delta": DeltaPublication,
+    "hudi": HudiPublication,
+    "paimon": PaimonPublication,
+}
 
 
 def listed_versions(folder: Path) -> dict[int, dict[TableName, str]]:
@@ -137,7 +158,7 @@ class ToyLake:
         return self.folder / "published"
 
     def table_folder(self, table: TableName) -> Path:
-        return self.published_folder / "shop" / table.table
+        return self.publication()._table_folder(table)
 
     def publish(self, **files: dict[Path, frozenset[int]]) -> int:
         """The next checkpoint: the files of each table, with their deleted positions."""
@@ -161,9 +182,8 @@ class ToyLake:
         return self.publish(**files)
 
     def publication(self) -> PublicationSink:
-        if self.format == "hudi":
-            return HudiPublication("mirror", self.published_folder)
-        return DeltaPublication("mirror", self.published_folder, by_id=self.by_id, links=self.links)
+        options = {"by_id": self.by_id, "links": self.links} if self.format == "delta" else {}
+        return PUBLICATIONS[self.format]("mirror", self.published_folder, **options)
 
     def open(self) -> PublicationSink:
         """As another process opens it that becomes the owner."""
@@ -224,14 +244,6 @@ class ToyLake:
         assert list(listed) == list(self.checkpoints)
         for table in (ORDERS, LINES):
             versions = [of_tables[table] for of_tables in listed.values()]
-            assert versions == self.versions(table)
+            assert versions == VERSIONS[self.format](self.table_folder(table))
             for number, of_tables in list(listed.items())[-last:]:
                 assert self.shown(table, of_tables[table]) == self.rows(table, number), (table, number)
-
-    def versions(self, table: TableName) -> list[str]:
-        """All versions in the log, as the format's reader counts them."""
-        if self.format == "delta":
-            newest = deltalake.DeltaTable(self.table_folder(table)).version()
-            return [str(version) for version in range(newest + 1)]
-        timeline = hudi.HudiTableBuilder.from_base_uri(str(self.table_folder(table))).build().get_timeline()
-        return [instant.timestamp for instant in timeline.get_completed_commits(False)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -54,6 +54,7 @@ __all__ = [
     "PublicationSink",
     "PublishedTable",
     "described_folder",
+    "digest_of_files",
     "diverged_error",
     "listed_versions",
     "local_folder_option",
@@ -348,6 +349,15 @@ class PublicationSink(TransactionSteps):
 
 def _hash(commit: StagedCommit) -> str:
     return hashlib.sha256(commit.content.encode()).hexdigest()
+
+
+def digest_of_files(files: Iterable[tuple[int, str]]) -> Digest:
+    """The digest of files in any order, by the rows that readers see in each, and a text about it."""
+    rows, total = 0, 0
+    for count, text in files:
+        rows += count
+        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return Digest(rows, f"{total % 2**64:016x}")
 
 
 def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> SinkError:
