@@ -84,10 +84,12 @@ def reader() -> Reader:
     return Reader()
 
 
-def paimon_rows(folder: Path, version: str | None) -> pa.Table:
+def paimon_rows(folder: Path, version: str | None = None, *, tag: str | None = None) -> pa.Table:
     """The rows of a Paimon table."""
+    scan = {"scan.snapshot-id": version, "scan.tag-name": tag}
+    options = {option: value for option, value in scan.items() if value is not None}
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
-        reader().ask("rows", folder, snapshot=version, path=file.name)
+        reader().ask("rows", folder, options=options, path=file.name)
         with pa.OSFile(file.name) as source:
             return pa.ipc.open_file(source).read_all()
 
@@ -103,7 +105,7 @@ def append_rows(folder: Path, types: dict[str, str], *rows: dict[str, Any]) -> N
     Args:
         types: of the columns, as pyarrow names them.
     """
-    reader().ask("append", folder, types=list(types.items()), rows=rows)
+    reader().ask("append", folder, types=types, rows=rows)
 
 
 def create_tag(folder: Path, name: str, snapshot: str) -> None:

@@ -22,15 +22,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["what"] == "append":
         write = table.new_batch_write_builder()
         writer, committer = write.new_write(), write.new_commit()
-        writer.write_arrow(pa.Table.from_pylist(request["rows"], schema=pa.schema(request["types"])))
+        schema = pa.schema([pa.field(name, kind) for name, kind in request["types"].items()])
+        writer.write_arrow(pa.Table.from_pylist(request["rows"], schema=schema))
         committer.commit(writer.prepare_commit())
         return {}
     if request["what"] == "tag":
         table.create_tag(request["name"], request["snapshot"])
         return {}
-    if request["snapshot"] is not None:
-        table = table.copy({"scan.snapshot-id": request["snapshot"]})
-    builder = table.new_read_builder()
+    builder = table.copy(request["options"]).new_read_builder()
     rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
     with pa.OSFile(request["path"], "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
         writer.write_table(rows)

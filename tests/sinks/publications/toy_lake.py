@@ -36,12 +36,22 @@ ARROW = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "double":
 Columns = Sequence[Mapping[str, Any]]
 
 
+def stored_column(name: str, column: int, kind: Any, *, is_required: bool = False) -> pa.Field:
+    """A column of a data file, of its type in Iceberg's JSON."""
+    stored = ARROW.get(kind) if isinstance(kind, str) else None
+    if stored is None and kind["type"] == "struct":
+        stored = pa.struct([stored_column(c["name"], c["id"], c["type"]) for c in kind["fields"]])
+    elif stored is None and kind["type"] == "list":
+        stored = pa.list_(stored_column("element", kind["element-id"], kind["element"]))
+    elif stored is None:
+        key = stored_column("key", kind["key-id"], kind["key"], is_required=True)
+        stored = pa.map_(key, stored_column("value", kind["value-id"], kind["value"]))
+    return pa.field(name, stored, nullable=not is_required, metadata={"PARQUET:field_id": str(column)})
+
+
 def write_file(folder: Path, columns: Columns, *rows: tuple[Any, ...]) -> Path:
     """A data file as Iceberg's writers make it."""
-    fields = [
-        pa.field(c["name"], ARROW[c["type"]], metadata={"PARQUET:field_id": str(c["id"])}) for c in columns
-    ]
-    schema = pa.schema(fields)
+    schema = pa.schema([stored_column(c["name"], c["id"], c["type"]) for c in columns])
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
     path = folder / f"{uuid.uuid4()}.parquet"
     folder.mkdir(parents=True, exist_ok=True)
