@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def test_old_versions_leave_the_logs(lake: ToyLake, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(delta_sink, "TOMBSTONE_MS", 0)
     monkeypatch.setattr(hudi_sink, "_LISTED_INSTANTS", 18)
     monkeypatch.setattr(hudi_sink, "_COMPLETE_EVERY", 5)
-    monkeypatch.setattr(snapshots, "_EXPIRED_AFTER_MS", 0)
+    monkeypatch.setattr(snapshots, "_OLD_MS", 0)
     for _ in range(33):
         lake.add()
     lake.deliver()
@@ -385,7 +386,7 @@ def test_deleted_rows_are_left_out_at_any_position(lake: ToyLake) -> None:
 
 
 def test_a_tag_keeps_its_snapshot(paimon_lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_EXPIRED_AFTER_MS", 0)
+    monkeypatch.setattr(snapshots, "_OLD_MS", 0)
     for _ in range(3):
         paimon_lake.add()
     paimon_lake.deliver()
@@ -434,6 +435,54 @@ def test_what_other_programs_do_to_a_paimon_table_is_noticed(paimon_lake: ToyLak
     paimon_lake.deliver()
     for table in (ORDERS, LINES):
         assert paimon_lake.shown(table) == paimon_lake.rows(table, 3)
+
+
+def test_a_first_snapshot_that_lost_its_files_is_begun_again(
+    paimon_lake: ToyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paimon_lake.add()
+    sink = paimon_lake.open()
+    intent = paimon_lake.prepare(sink, 1)
+    folder = paimon_lake.table_folder(ORDERS)
+    for path in (folder / "manifest").iterdir():
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(SinkError, match="PUBLICATION_LOG_INCOMPLETE") as refused:
+            sink.commit(intent.transaction, Fence(paimon_lake.fence))
+    assert str(folder) in (refused.value.hint or "")
+    shutil.rmtree(folder)
+    paimon_lake.deliver()
+    paimon_lake.add()
+    paimon_lake.deliver()
+    for table in (ORDERS, LINES):
+        assert paimon_lake.shown(table) == paimon_lake.rows(table, 2)
+
+
+def test_a_cleaning_leaves_what_others_have_in_the_folder(
+    paimon_lake: ToyLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a branch, and a draft that a crash left, which is none of theirs."""
+    monkeypatch.setattr(snapshots, "_OLD_MS", 0)
+    paimon_lake.add()
+    paimon_lake.deliver()
+    folder = paimon_lake.table_folder(ORDERS)
+    theirs = folder / "bucket-0" / f"data-{uuid.uuid4()}-0.parquet"
+    draft = folder / "bucket-0" / f".data-{'0' * 32}.parquet.{'0' * 32}"
+    for path in (theirs, draft):
+        path.write_bytes(b"")
+    branch = folder / "branch/branch-b"
+    shutil.copytree(folder / "snapshot", branch / "snapshot")
+    of_branch = paimon_rows(folder, "1")
+    for _ in range(3):
+        paimon_lake.publish(orders={}, lines={})
+        for _ in range(6):
+            paimon_lake.add()
+    paimon_lake.deliver()
+    assert theirs.exists()
+    assert not draft.exists()
+    assert "1" not in paimon_snapshots(folder)
+    shutil.copy(branch / "snapshot/snapshot-1", folder / "snapshot")
+    assert paimon_rows(folder, "1") == of_branch
 
 
 def test_a_manifest_that_another_program_removed_is_noticed(paimon_lake: ToyLake) -> None:

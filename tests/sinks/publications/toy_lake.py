@@ -125,7 +125,8 @@ def delta_versions(folder: Path) -> list[str]:
 
 def hudi_versions(folder: Path) -> list[str]:
     timeline = hudi.HudiTableBuilder.from_base_uri(str(folder)).build().get_timeline()
-    return [instant.timestamp for instant in timeline.get_completed_commits(False)]
+    completed = timeline.get_completed_commits(False) + timeline.get_completed_replacecommits(False)
+    return sorted(instant.timestamp for instant in completed)
 
 
 VERSIONS = {"delta": delta_versions, "hudi": hudi_versions, "paimon": paimon_snapshots}

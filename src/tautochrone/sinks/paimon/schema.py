@@ -107,13 +107,17 @@ class _Converter:
         return schema_unsupported_error(self.sink, self.table, f"the column {name} {problem}")
 
 
+_RESERVED_IDS = 2**31 - 201
+"""Iceberg's own columns have higher ones, such as the id of a row."""
+
+
 def fields_of_file(columns: Sequence[pa.Field]) -> Fields:
     """The columns of a data file, in its order; without those of types that Paimon does not have."""
     typed = ((column, column_id(column), _stored_type(column.type)) for column in columns)
     return [
         _field(number, column.name, kind)
         for column, number, kind in typed
-        if number is not None and kind is not None
+        if number is not None and number <= _RESERVED_IDS and kind is not None
     ]
 
 

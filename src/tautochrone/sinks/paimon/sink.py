@@ -138,7 +138,9 @@ class PaimonTable:
         return self._snapshots.head()
 
     def stage(self, intent: Intent, files: VersionFiles, *, moves_rows: bool) -> StagedCommit:
-        before, now_ms = self._snapshots.read(), round(time.time() * 1000)
+        before = self._snapshots.read()
+        # Readers look for the snapshot of a time, and clocks go back.
+        now_ms = max(round(time.time() * 1000), before.committed_ms)
         # The files of a table that did not move need not be listed.
         changes = (
             _Changes(schema=before.schemas - 1)

@@ -50,12 +50,14 @@ COMMIT_USER = "tautochrone"
 PROPERTY = "tautochrone"
 """Of a snapshot: what it says about itself."""
 
-_EXPIRED_AFTER_MS = 3_600_000
+_OLD_MS = 3_600_000
 _KEPT = 10
 """So many snapshots are kept, however old they are. Both are what Paimon keeps by default."""
 _SWEEP_EVERY = 10
-_OWN_NAME = re.compile(r"(data|manifest|manifest-list|index-manifest|index)-[0-9a-f]{32}(\.parquet)?")
-"""Of files of this publication. Others have dashes in their UUIDs."""
+_OWN_NAME = re.compile(
+    r"\.?(data|manifest|manifest-list|index-manifest|index)-[0-9a-f]{32}(\.parquet)?(\.[0-9a-f]{32})?"
+)
+"""Of files of this publication, and of drafts. Those of others have dashes in their UUIDs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ class TableState:
 
     Attributes:
         snapshot: its number; 0: there is none.
+        committed_ms: its time.
         lake_version: of the lake's table.
         rows: of all data files, deleted ones included.
         schemas: the number of schemas.
@@ -72,6 +75,7 @@ class TableState:
     """
 
     snapshot: int = 0
+    committed_ms: int = 0
     lake_version: str = ""
     rows: int = 0
     schemas: int = 0
@@ -89,7 +93,7 @@ class PaimonSnapshots:
         self._folder = table_folder
         self._state = TableState()
         self._entries: dict[str, tuple[list[Added], list[Added]]] = {}
-        self._named: dict[Path, frozenset[str]] = {}
+        self._named: dict[str, frozenset[str]] = {}
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -140,6 +144,7 @@ class PaimonSnapshots:
         index_manifest = snapshot.get("indexManifest")
         return TableState(
             snapshot=snapshot["id"],
+            committed_ms=snapshot["timeMillis"],
             lake_version=described["version"],
             rows=snapshot["totalRecordCount"],
             schemas=described["schemas"],
@@ -174,7 +179,7 @@ class PaimonSnapshots:
     def _incomplete_error(self, name: str) -> SinkError:
         return SinkError(
             "PUBLICATION_LOG_INCOMPLETE",
-            f"A file that the newest snapshot needs is missing in {self._folder}: {name}",
+            f"A file that a snapshot or a tag needs is missing in {self._folder}: {name}",
             hint=f"Delete the folder of the table, {self._folder}: the next run publishes it anew.",
             parameters={"folder": str(self._folder)},
             sqlstate="55000",
@@ -212,6 +217,9 @@ class PaimonSnapshots:
         Raises:
             SinkError: `PUBLICATION_LOG_INCOMPLETE`.
         """
+        if not self._folder.exists():
+            # Somebody deleted the table. The next delivery begins it again.
+            return True
         number = json.loads(snapshot)["id"]
         path, newest = self._snapshot_path(number), self.newest()
         if newest is not None and newest >= number:
@@ -241,17 +249,23 @@ class PaimonSnapshots:
         newest = self.newest()
         if newest is None or newest % _SWEEP_EVERY:
             return
-        kept = self._remove_snapshots()
-        needed = self._needed(kept)
-        for folder in (MANIFEST_FOLDER, INDEX_FOLDER, BUCKET_FOLDER):
-            for path in (self._folder / folder).glob("*"):
-                if _OWN_NAME.fullmatch(path.name) and path.name not in needed:
-                    path.unlink(missing_ok=True)
+        # Listed first: what a newer owner writes from now on is not removed.
+        folders = (MANIFEST_FOLDER, INDEX_FOLDER, BUCKET_FOLDER)
+        paths = [path for folder in folders for path in (self._folder / folder).glob("*")]
+        needed = self._needed(self._remove_snapshots())
+        if self.newest() != newest:
+            return
+        oldest_s = (time.time() * 1000 - _OLD_MS) / 1000
+        for path in paths:
+            is_unneeded = _OWN_NAME.fullmatch(path.name) and path.name not in needed
+            # A commit under way has named its files later than that: a link changes the status of its file.
+            if is_unneeded and path.stat().st_ctime < oldest_s:
+                path.unlink(missing_ok=True)
 
     def _remove_snapshots(self) -> list[Path]:
         """Those that are left."""
         numbers = sorted(_numbers(self._folder / "snapshot", "snapshot-"))
-        oldest_ms = time.time() * 1000 - _EXPIRED_AFTER_MS
+        oldest_ms = time.time() * 1000 - _OLD_MS
         first = next(
             (n for n in numbers[:-_KEPT] if self._snapshot(n)["timeMillis"] >= oldest_ms), numbers[-_KEPT:][0]
         )
@@ -264,24 +278,26 @@ class PaimonSnapshots:
 
     def _needed(self, snapshots: Sequence[Path]) -> set[str]:
         """Names of the files that snapshots, tags and branches name."""
+        described = [json.loads(path.read_text("utf-8")) for path in snapshots]
+        # A list of manifests has a name of its own, also after somebody deleted the table.
         self._named = {
-            path: self._named.get(path) or frozenset(self._names_in(path, is_complete=False))
-            for path in snapshots
+            key: self._named.get(key) or frozenset(self._names_in(snapshot, is_complete=False))
+            for snapshot in described
+            for key in [snapshot["deltaManifestList"]]
         }
         branches = list(self._folder.glob("branch/*"))
-        complete = [snapshots[0], snapshots[-1]]
-        complete += [path for branch in branches for path in branch.glob("snapshot/snapshot-*")]
-        complete += [path for folder in (self._folder, *branches) for path in folder.glob("tag/tag-*")]
+        paths = [path for branch in branches for path in branch.glob("snapshot/snapshot-*")]
+        paths += [path for folder in (self._folder, *branches) for path in folder.glob("tag/tag-*")]
+        complete = [described[0], described[-1], *(json.loads(path.read_text("utf-8")) for path in paths)]
         needed = set[str]().union(*self._named.values())
-        return needed.union(*(self._names_in(path, is_complete=True) for path in complete))
+        return needed.union(*(self._names_in(snapshot, is_complete=True) for snapshot in complete))
 
-    def _names_in(self, path: Path, *, is_complete: bool) -> Iterator[str]:
+    def _names_in(self, snapshot: Mapping[str, Any], *, is_complete: bool) -> Iterator[str]:
         """Names of the files that a snapshot needs.
 
         Args:
             is_complete: all data files; otherwise those that the one before it lacks.
         """
-        snapshot = json.loads(path.read_text("utf-8"))
         lists = (snapshot["baseManifestList"], snapshot["deltaManifestList"])
         base, delta = (read_manifest_list(self._read(name)) for name in lists)
         yield from lists
