@@ -127,7 +127,8 @@ class FileColumns:
             f"Sink {self._sink}: the column {name} of {self._table} is {called} in its file {file.location}",
             hint="Let the table's files be written anew (taut run --full-refresh, or Iceberg's "
             "rewrite_data_files with the option rewrite-all). A publication as Delta takes the table with "
-            f'[sinks.{self._sink}.options] columns = "ids", for readers that map columns by id.',
+            f'[sinks.{self._sink}.options] columns = "ids", for readers that map columns by id, and one as '
+            "Paimon as it is.",
             parameters={"sink": self._sink, "table": str(self._table), "column": name},
             sqlstate="0A000",
         )

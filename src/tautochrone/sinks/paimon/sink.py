@@ -252,16 +252,16 @@ class PaimonTable:
         }
         deleted = {name: file for name, file in by_name.items() if file.deletes and name not in kept}
         vectors = files.deletion_vectors([file.location for file in deleted.values()])
-        content, places = _VECTORS_BEGIN, dict[str, tuple[int, int, int, str]]()
+        content, ranges = _VECTORS_BEGIN, dict[str, tuple[int, int, int, str]]()
         for (name, file), vector in zip(deleted.items(), vectors, strict=True):
             if vector.positions:
                 framed = framed_vector(vector.content)
-                places[name] = (len(content), len(framed) - 8, vector.positions, file.deletes)
+                ranges[name] = (len(content), len(framed) - 8, vector.positions, file.deletes)
                 content += framed
-        if places:
+        if ranges:
             index, size = self._snapshots.stage("index", content)
             changes.staged.append(f"{INDEX_FOLDER}/{index}")
-            kept |= {name: Vector(index, size, *place) for name, place in places.items()}
+            kept |= {name: Vector(index, size, *of_vector) for name, of_vector in ranges.items()}
         changes.vectors = kept if kept != before.vectors else None
 
     def _manifests(self, before: TableState, changes: _Changes, now_ms: int) -> dict[str, Any]:
