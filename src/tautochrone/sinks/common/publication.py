@@ -56,6 +56,7 @@ __all__ = [
     "described_folder",
     "digest_of_files",
     "diverged_error",
+    "incomplete_error",
     "listed_versions",
     "local_folder_option",
 ]
@@ -368,6 +369,21 @@ def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> S
         hint="A publication has one writer. Copy what is needed and delete the folder of the table, "
         f"{folder}: the next run publishes it anew.",
         parameters={"sink": sink, "table": str(table), "version": version},
+        sqlstate="55000",
+    )
+
+
+def incomplete_error(folder: Path, missing: str) -> SinkError:
+    """The refusal to go on behind a log of which a part is gone.
+
+    Args:
+        folder: of the table.
+    """
+    return SinkError(
+        "PUBLICATION_LOG_INCOMPLETE",
+        f"The log of the published table in {folder} is not complete: {missing}",
+        hint=f"Delete the folder of the table, {folder}: the next run publishes it anew.",
+        parameters={"folder": str(folder)},
         sqlstate="55000",
     )
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tautochrone.errors import SinkError
 from tautochrone.sinks.common.exclusive_files import put_if_absent, replace_file, sync_folder, write_synced
+from tautochrone.sinks.common.publication import incomplete_error
 from tautochrone.sinks.paimon.manifests import (
     Added,
     Manifest,
@@ -174,16 +174,7 @@ class PaimonSnapshots:
         try:
             return (self._folder / MANIFEST_FOLDER / name).read_bytes()
         except FileNotFoundError as error:
-            raise self._incomplete_error(name) from error
-
-    def _incomplete_error(self, name: str) -> SinkError:
-        return SinkError(
-            "PUBLICATION_LOG_INCOMPLETE",
-            f"A file that a snapshot or a tag needs is missing in {self._folder}: {name}",
-            hint=f"Delete the folder of the table, {self._folder}: the next run publishes it anew.",
-            parameters={"folder": str(self._folder)},
-            sqlstate="55000",
-        )
+            raise incomplete_error(self._folder, f"{name} is missing") from error
 
     def _snapshot(self, number: int) -> dict[str, Any]:
         snapshot: dict[str, Any] = json.loads(self._snapshot_path(number).read_text("utf-8"))
@@ -227,7 +218,7 @@ class PaimonSnapshots:
             return not path.exists() or path.read_bytes() == snapshot.encode()
         for name in staged:
             if not (self._folder / name).exists():
-                raise self._incomplete_error(name)
+                raise incomplete_error(self._folder, f"{name} is missing")
         for folder in {(self._folder / name).parent for name in staged}:
             sync_folder(folder)
         # The highest one goes first: readers that open the table meanwhile take it for the table's columns.
