@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("deltalake")
@@ -624,6 +626,18 @@ def test_types_that_a_format_lacks_are_refused_before_anything_is_written(lake: 
         with pytest.raises(SinkError, match="SINK_SCHEMA_UNSUPPORTED"):
             lake.deliver()
     assert not lake.table_folder(ORDERS).exists()
+
+
+def test_a_column_that_paimon_would_not_find_in_a_file_is_refused(paimon_lake: ToyLake) -> None:
+    path = write_file(paimon_lake.folder / "data", COLUMNS, (1, "one"))
+    stored = pq.read_table(path)
+    pq.write_table(
+        stored.set_column(0, stored.field(0).with_type(pa.int16()), stored["id"].cast("int16")), path
+    )
+    paimon_lake.publish(orders={path: frozenset()}, lines={})
+    with pytest.raises(SinkError, match=r"PUBLICATION_FILE_UNREADABLE.*column id has the type int16"):
+        paimon_lake.deliver()
+    assert not (paimon_lake.table_folder(ORDERS) / "snapshot").exists()
 
 
 @pytest.mark.parametrize("name", ["_KEY_id", "_ROW_ID", "rowkind"])

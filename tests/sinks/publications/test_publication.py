@@ -351,13 +351,13 @@ def test_the_project_publishes_all_or_what_asks_for_the_format(tmp_path: Path, s
     published.run()
     assert [set(tables) for tables in published.versions().values()] == [{"orders", "totals"}]
     asking = DEFINITIONS.replace(
-        'table_properties={"tautochrone.publish": "hudi, delta, paimon"}', 'format="delta"', 1
+        'table_properties={"tautochrone.publish": "hudi, delta, paimon"}', 'format="paimon"', 1
     )
     published.define(asking.replace('table_properties={"tautochrone.publish": "hudi, delta, paimon"}', ""))
     published.pipeline.write("tautochrone.toml", SETTINGS + '[lake]\nother_formats = "publish"\n')
     published.pipeline.reload()
     published.add((2, "a", 1.0))
     published.run()
-    assert [set(tables) for tables in published.versions().values()][-1] == {"orders"}
+    assert [set(tables) for tables in published.versions("paimon").values()][-1] == {"orders"}
     published.check()
     published.pipeline.close()

@@ -201,10 +201,9 @@ class PaimonTable:
         if file.rows > _MAX_ROWS:
             raise unreadable_error(self._sink, self._table, file, f"it has {file.rows} rows")
         fields = fields_of_file(stored)
-        ids = {each["id"] for each in fields}
+        missing = {each["id"] for each in files.columns} - {each["id"] for each in fields}
         for column in stored:
-            number = column_id(column)
-            if number not in ids and number in {each["id"] for each in files.columns}:
+            if column_id(column) in missing:
                 problem = f"its column {column.name} has the type {column.type}, which Paimon does not have"
                 raise unreadable_error(self._sink, self._table, file, problem)
         return fields
@@ -252,14 +251,14 @@ class PaimonTable:
         }
         deleted = {name: file for name, file in by_name.items() if file.deletes and name not in kept}
         vectors = files.deletion_vectors([file.location for file in deleted.values()])
-        content, ranges = _VECTORS_BEGIN, dict[str, tuple[int, int, int, str]]()
+        content, ranges = bytearray(_VECTORS_BEGIN), dict[str, tuple[int, int, int, str]]()
         for (name, file), vector in zip(deleted.items(), vectors, strict=True):
             if vector.positions:
                 framed = framed_vector(vector.content)
                 ranges[name] = (len(content), len(framed) - 8, vector.positions, file.deletes)
                 content += framed
         if ranges:
-            index, size = self._snapshots.stage("index", content)
+            index, size = self._snapshots.stage("index", bytes(content))
             changes.staged.append(f"{INDEX_FOLDER}/{index}")
             kept |= {name: Vector(index, size, *of_vector) for name, of_vector in ranges.items()}
         changes.vectors = kept if kept != before.vectors else None
