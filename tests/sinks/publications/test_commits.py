@@ -387,6 +387,31 @@ def test_deleted_rows_are_left_out_at_any_position(lake: ToyLake) -> None:
 # -- Paimon ---------------------------------------------------------------------------------------
 
 
+def test_a_snapshot_says_which_checkpoint_it_is_and_what_it_changed(paimon_lake: ToyLake) -> None:
+    first, second, both = (
+        write_file(paimon_lake.folder / "data", COLUMNS, *((number, "") for number in numbers))
+        for numbers in ((1, 2), (3,), (2, 3))
+    )
+    none = frozenset[int]()
+    versions: list[dict[Path, frozenset[int]]] = [
+        {first: none},
+        {first: none, second: none},
+        {first: frozenset({0}), second: none},
+    ]
+    for files in versions:
+        paimon_lake.publish(orders=files, lines={})
+    paimon_lake.deliver()
+    compacted = paimon_lake.publish(orders={both: none}, lines={})
+    sink = paimon_lake.open()
+    intent = paimon_lake.prepare(sink, compacted, moves_rows=False)
+    sink.commit(intent.transaction, Fence(paimon_lake.fence))
+    paimon_lake.check()
+    paths = [paimon_lake.table_folder(ORDERS) / f"snapshot/snapshot-{number}" for number in range(1, 5)]
+    described = [json.loads(path.read_text()) for path in paths]
+    kinds = [(each["commitIdentifier"], each["commitKind"], each["totalRecordCount"]) for each in described]
+    assert kinds == [(1, "OVERWRITE", 2), (2, "APPEND", 3), (3, "OVERWRITE", 3), (4, "COMPACT", 2)]
+
+
 def test_a_tag_keeps_its_snapshot(paimon_lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_OLD_MS", 0)
     for _ in range(3):

@@ -217,13 +217,13 @@ class ToyLake:
             base=None if shown is None else shown.transaction,
         )
 
-    def prepare(self, sink: PublicationSink, number: int) -> Intent:
+    def prepare(self, sink: PublicationSink, number: int, *, moves_rows: bool = True) -> Intent:
         intent = self.intent(sink, number)
         sink.begin(intent)
         chunks = [
             chunk
             for version in self.checkpoints[number].values()
-            for chunk in sink.write_files(intent.transaction, version, moves_rows=True)
+            for chunk in sink.write_files(intent.transaction, version, moves_rows=moves_rows)
         ]
         sink.prepare(intent.transaction, chunks)
         return intent
