@@ -30,6 +30,8 @@ lock: ## renew requirements.lock from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra dev --extra demo \
 	  --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+	echo "pypaimon" | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --custom-compile-command "make lock" - --output-file tests/support/paimon_reader.lock
 
 demo: setup ## replay real flights through a pipeline, query it while it runs, chart it in ClickHouse, verify it
 	@$(BIN)/python -m examples.flights.demo

@@ -1,4 +1,4 @@
-"""What a checkpoint costs that is published as Delta and Hudi tables, too."""
+"""What a checkpoint costs that is published in other formats, too."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Pipeline
 
 from bench.running import cpu_s, cpu_since
+from tautochrone.model.sink import PUBLICATIONS
 
 __all__ = ["measure"]
 
@@ -19,13 +20,13 @@ _VIEWS = """
 CREATE MATERIALIZED VIEW large AS SELECT id, amount * 2 AS twice FROM raw.events WHERE amount >= 10;
 CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n FROM raw.events GROUP BY kind;
 """
-_FORMATS: tuple[tuple[str, ...], ...] = ((), ("delta",), ("delta", "hudi"))
+_FORMATS: tuple[tuple[str, ...], ...] = ((), *((name,) for name in PUBLICATIONS), tuple(PUBLICATIONS))
 
 
 def measure(
     spark: SparkSession, folder: Path, sizes: tuple[int, ...] = (1_000, 200_000), rounds: int = 5
 ) -> dict[str, Any]:
-    """One-shot runs over new rows, whose two views are published in no format, in one, and in two.
+    """One-shot runs over new rows, whose two views are published in no format, in one, and in all.
 
     Args:
         spark: a warm session.
@@ -34,7 +35,7 @@ def measure(
         rounds: runs that are measured, after two others.
     """
     results = [
-        _of_formats(spark, folder / f"publish-{rows}-{len(formats)}", rows, formats, rounds)
+        _of_formats(spark, folder / "-".join(("publish", str(rows), *formats)), rows, formats, rounds)
         for rows in sizes
         for formats in _FORMATS
     ]

@@ -101,7 +101,7 @@ def test_formats_without_adapter_are_left_out() -> None:
         ("INVALID_SINKS", ([named("orders", "mirror,,")], [created("mirror")])),
         ("INVALID_SINKS", ([named("o", "mirror", DatasetKind.TEMPORARY_VIEW)], [created("mirror")])),
         ("INVALID_SINKS", ([dataset("orders", **{"tautochrone.sink": "mirror"})], [created("mirror")])),
-        ("INVALID_SINKS", ([dataset("orders", **{PUBLISH_PROPERTY: "delta, paimon"})],)),
+        ("INVALID_SINKS", ([dataset("orders", **{PUBLISH_PROPERTY: "delta, lance"})],)),
         ("INVALID_SINKS", ([dataset("orders", **{"tautochrone.publishh": "delta"})],)),
         ("INVALID_SINKS", ([dataset("o", DatasetKind.TEMPORARY_VIEW, **{PUBLISH_PROPERTY: "delta"})],)),
     ],
@@ -112,7 +112,7 @@ def test_refusals(error_class: str, arguments: tuple[Any, ...]) -> None:
     assert refused.value.error_class == error_class
 
 
-DELTA, HUDI = PUBLICATIONS.values()
+DELTA, HUDI, PAIMON = PUBLICATIONS.values()
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,11 @@ DELTA, HUDI = PUBLICATIONS.values()
     [
         ((), OtherFormats.MAP, {DELTA: {"orders"}, HUDI: {"orders"}}),
         (("hudi",), OtherFormats.MAP, {DELTA: {"orders"}, HUDI: {"orders", "lines", "sums"}}),
+        (
+            ("paimon",),
+            OtherFormats.MAP,
+            {DELTA: {"orders"}, HUDI: {"orders"}, PAIMON: {"orders", "lines", "sums"}},
+        ),
         ((), OtherFormats.PUBLISH, {DELTA: {"orders", "lines"}, HUDI: {"orders"}}),
     ],
 )
@@ -140,8 +145,8 @@ def test_publications_take_tables_that_ask_or_all(
 
 
 def test_tables_are_published_in_formats_that_exist() -> None:
-    with pytest.raises(SettingsError, match="paimon"):
-        with_publications({}, ["delta", "paimon"], OtherFormats.MAP, "/storage")
+    with pytest.raises(SettingsError, match="lance"):
+        with_publications({}, ["delta", "lance"], OtherFormats.MAP, "/storage")
 
 
 def test_sections_of_the_settings_file(tmp_path: Path) -> None:

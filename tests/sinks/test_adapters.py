@@ -43,6 +43,22 @@ def test_a_format_passes_the_suite_of_all_sinks(name: str) -> None:
 def test_publications_are_the_formats_that_take_files() -> None:
     """`tests/sinks/publications` runs its suite over each of them."""
     assert set(PUBLICATIONS.values()) == {name for name, adapter in ADAPTERS.items() if adapter.takes_files}
+    suite = (ROOT / "tests/sinks/publications/toy_lake.py").read_text("utf-8")
+    assert all(f'"{name}":' in suite for name in PUBLICATIONS)
+
+
+@pytest.mark.parametrize("name", PUBLICATIONS)
+def test_the_pages_name_the_formats_of_publications(name: str) -> None:
+    (row,) = (
+        line
+        for line in (DOCS / "settings.md").read_text("utf-8").splitlines()
+        if "`tautochrone.publish`" in line
+    )
+    assert f"`{name}`" in row
+    page = (DOCS / "publications.md").read_text("utf-8")
+    readers, columns = (line for line in page.splitlines() if line.startswith(("| | ", "| Iceberg | ")))
+    assert f"{name.capitalize()}: " in readers
+    assert f" {name.capitalize()} " in columns
 
 
 def test_a_package_without_a_suite_is_noticed() -> None:

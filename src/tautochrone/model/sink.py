@@ -76,7 +76,9 @@ __all__ = [
 PublishedAs = Mapping[str, Mapping[str, str]]
 """By format the version of each published table at a checkpoint, by the table's name."""
 
-PUBLICATIONS: Mapping[str, str] = MappingProxyType({"delta": "delta-publication", "hudi": "hudi-publication"})
+PUBLICATIONS: Mapping[str, str] = MappingProxyType(
+    {name: f"{name}-publication" for name in ("delta", "hudi", "paimon")}
+)
 """The formats in which tables can be published, and the sink of each: its name, which is also its format."""
 
 

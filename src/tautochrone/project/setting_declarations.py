@@ -16,7 +16,7 @@ from typing import Any
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.sink import DeliveryPolicy
+from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.setting_kinds import (
     Boolean,
@@ -147,7 +147,8 @@ SETTINGS = (
     Setting(
         key="lake.publish",
         kind=NameList(),
-        meaning="formats in which all tables are [published](publications.md): `delta`, `hudi`",
+        meaning="formats in which all tables are [published](publications.md): "
+        + ", ".join(f"`{name}`" for name in PUBLICATIONS),
         variable="TAUTOCHRONE_PUBLISH",
     ),
     Setting(

@@ -109,6 +109,13 @@ ADAPTERS: Mapping[str, Adapter] = {
         takes_files=True,
         page="publications.md",
     ),
+    "paimon-publication": Adapter(
+        opens=f"{_PACKAGE}.paimon:open_paimon_publication",
+        reads_options=f"{_PACKAGE}.paimon.sink:paimon_options",
+        examines=f"{_PACKAGE}.paimon.sink:examine_paimon_publication",
+        takes_files=True,
+        page="publications.md",
+    ),
 }
 """By format."""
 

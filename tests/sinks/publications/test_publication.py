@@ -45,11 +45,11 @@ from pyspark.sql import functions as sf
 
 spark = SparkSession.active()
 
-@dp.table(table_properties={"tautochrone.publish": "hudi, delta"})
+@dp.table(table_properties={"tautochrone.publish": "hudi, delta, paimon"})
 def orders():
     return spark.readStream.schema("id BIGINT, name STRING, amount DOUBLE").json("@IN@")
 
-@dp.materialized_view(table_properties={"tautochrone.publish": "hudi, delta"})
+@dp.materialized_view(table_properties={"tautochrone.publish": "hudi, delta, paimon"})
 def totals():
     return spark.read.table("orders").groupBy("name").agg(sf.sum("amount").alias("total"))
 """
@@ -100,7 +100,8 @@ class Published:
 
     def rows(self, table: str, version: str | None = None, format_name: str = "delta") -> list[str]:
         """As readers of the format see them. Hudi's show older versions with the newest columns."""
-        rows = READERS[format_name](self.folder / format_name / "default" / table, version)
+        (folder,) = (self.folder / format_name).glob(f"default*/{table}")
+        rows = READERS[format_name](folder, version)
         return texts(rows, with_nulls=format_name != "hudi")
 
     def lake_rows(self, table: str, checkpoint: int, *, with_nulls: bool = True) -> list[str]:
@@ -146,6 +147,7 @@ def test_each_checkpoint_is_one_version(published: Published, capsys: pytest.Cap
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     by_format = {line["checkpoint"]: line["published"] for line in lines}
     assert by_format[second]["delta"] == {"lake.default.orders": "1", "lake.default.totals": "1"}
+    assert by_format[second]["paimon"] == {"lake.default.orders": "2", "lake.default.totals": "2"}
     assert len(set(by_format[second]["hudi"].values())) == 1
 
 
@@ -154,6 +156,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 
 spark = SparkSession.active()
+BOTH = {"tautochrone.publish": "delta, paimon"}
 
 @dp.table
 def numbers():
@@ -172,15 +175,15 @@ VALUES = '''
     map(id, array(map('k', id))) AS deep
 '''
 
-@dp.materialized_view(table_properties={"tautochrone.publish": "delta"})
+@dp.materialized_view(table_properties=BOTH)
 def typed():
     return spark.sql(f"SELECT {VALUES} FROM numbers UNION ALL SELECT {VALUES} FROM numbers WHERE id > 3")
 
-@dp.materialized_view(table_properties={"tautochrone.publish": "delta"}, partition_cols=["flag", "name"])
+@dp.materialized_view(table_properties=BOTH, partition_cols=["flag", "name"])
 def by_partition():
     return spark.sql(f"SELECT {VALUES} FROM numbers")
 
-@dp.materialized_view(table_properties={"tautochrone.publish": "delta"})
+@dp.materialized_view(table_properties=BOTH)
 def nothing():
     return spark.sql(f"SELECT {VALUES} FROM numbers WHERE id < 0")
 
@@ -269,14 +272,19 @@ def test_an_audit_compares_files(published: Published) -> None:
     job = published.pipeline.job
     declared = {each.format: each for each in declared_sinks(job.topology, job.settings.sinks)}
 
+    both = {"orders": True, "totals": True}
+
     def equal(sink: str = "delta-publication") -> dict[str, bool | None]:
         verdicts = verify_sink(published.pipeline.session, job.store, job.lake, declared[sink], (), None)
         return {verdict.dataset.table: verdict.equal for verdict in verdicts}
 
-    assert equal() == equal("hudi-publication") == {"orders": True, "totals": True}
+    assert equal() == equal("hudi-publication") == equal("paimon-publication") == both
     (vectors,) = (published.folder / "delta/default/totals").glob("*.bin")
     vectors.write_bytes(b"")
     assert equal() == {"orders": True, "totals": False}
+    (vectors,) = (published.folder / "paimon/default.db/totals/index").iterdir()
+    vectors.write_bytes(b"")
+    assert equal("paimon-publication") == {"orders": True, "totals": False}
 
 
 class SinkStrikes(StrikingEffects):
@@ -336,18 +344,20 @@ def test_checkpoints_of_an_outage_are_published_afterwards(
 
 def test_the_project_publishes_all_or_what_asks_for_the_format(tmp_path: Path, spark: SparkSession) -> None:
     published = Published(tmp_path, spark, SETTINGS + '[lake]\npublish = ["delta"]\n')
-    published.define(DEFINITIONS.replace('table_properties={"tautochrone.publish": "hudi, delta"}', ""))
+    published.define(
+        DEFINITIONS.replace('table_properties={"tautochrone.publish": "hudi, delta, paimon"}', "")
+    )
     published.add((1, "a", 1.0))
     published.run()
     assert [set(tables) for tables in published.versions().values()] == [{"orders", "totals"}]
     asking = DEFINITIONS.replace(
-        'table_properties={"tautochrone.publish": "hudi, delta"}', 'format="delta"', 1
+        'table_properties={"tautochrone.publish": "hudi, delta, paimon"}', 'format="paimon"', 1
     )
-    published.define(asking.replace('table_properties={"tautochrone.publish": "hudi, delta"}', ""))
+    published.define(asking.replace('table_properties={"tautochrone.publish": "hudi, delta, paimon"}', ""))
     published.pipeline.write("tautochrone.toml", SETTINGS + '[lake]\nother_formats = "publish"\n')
     published.pipeline.reload()
     published.add((2, "a", 1.0))
     published.run()
-    assert [set(tables) for tables in published.versions().values()][-1] == {"orders"}
+    assert [set(tables) for tables in published.versions("paimon").values()][-1] == {"orders"}
     published.check()
     published.pipeline.close()

@@ -6,7 +6,7 @@ import json
 import struct
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import hudi
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
+from tests.support.paimon import paimon_rows, paimon_snapshots
 
 from tautochrone.model.lake import ColumnStatistics, DataFile, DeletionVector
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -24,6 +25,7 @@ from tautochrone.model.sink import Intent, TransactionId
 from tautochrone.sinks.common.publication import PublicationSink
 from tautochrone.sinks.delta.sink import DeltaPublication
 from tautochrone.sinks.hudi.sink import HudiPublication
+from tautochrone.sinks.paimon.sink import PaimonPublication
 
 ORDERS, LINES = (TableName("lake", ("shop",), name) for name in ("orders", "lines"))
 COLUMNS = (
@@ -34,12 +36,22 @@ ARROW = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "double":
 Columns = Sequence[Mapping[str, Any]]
 
 
+def stored_column(name: str, column: int, kind: Any, *, is_required: bool = False) -> pa.Field:
+    """A column of a data file, of its type in Iceberg's JSON."""
+    stored = ARROW.get(kind) if isinstance(kind, str) else None
+    if stored is None and kind["type"] == "struct":
+        stored = pa.struct([stored_column(c["name"], c["id"], c["type"]) for c in kind["fields"]])
+    elif stored is None and kind["type"] == "list":
+        stored = pa.list_(stored_column("element", kind["element-id"], kind["element"]))
+    elif stored is None:
+        key = stored_column("key", kind["key-id"], kind["key"], is_required=True)
+        stored = pa.map_(key, stored_column("value", kind["value-id"], kind["value"]))
+    return pa.field(name, stored, nullable=not is_required, metadata={"PARQUET:field_id": str(column)})
+
+
 def write_file(folder: Path, columns: Columns, *rows: tuple[Any, ...]) -> Path:
     """A data file as Iceberg's writers make it."""
-    fields = [
-        pa.field(c["name"], ARROW[c["type"]], metadata={"PARQUET:field_id": str(c["id"])}) for c in columns
-    ]
-    schema = pa.schema(fields)
+    schema = pa.schema([stored_column(c["name"], c["id"], c["type"]) for c in columns])
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
     path = folder / f"{uuid.uuid4()}.parquet"
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +115,27 @@ def hudi_rows(folder: Path, version: str | None) -> pa.Table:
     return pa.concat_tables(batches, promote_options="permissive") if batches else pa.table({})
 
 
-READERS = {"delta": delta_rows, "hudi": hudi_rows}
+READERS = {"delta": delta_rows, "hudi": hudi_rows, "paimon": paimon_rows}
+
+
+def delta_versions(folder: Path) -> list[str]:
+    newest = deltalake.DeltaTable(folder).version()
+    return [str(version) for version in range(newest + 1)]
+
+
+def hudi_versions(folder: Path) -> list[str]:
+    timeline = hudi.HudiTableBuilder.from_base_uri(str(folder)).build().get_timeline()
+    completed = timeline.get_completed_commits(False) + timeline.get_completed_replacecommits(False)
+    return sorted(instant.timestamp for instant in completed)
+
+
+VERSIONS = {"delta": delta_versions, "hudi": hudi_versions, "paimon": paimon_snapshots}
+"""All versions in the log, as the format's reader counts them."""
+PUBLICATIONS: Mapping[str, Callable[..., PublicationSink]] = {
+    "delta": DeltaPublication,
+    "hudi": HudiPublication,
+    "paimon": PaimonPublication,
+}
 
 
 def listed_versions(folder: Path) -> dict[int, dict[TableName, str]]:
@@ -137,7 +169,7 @@ class ToyLake:
         return self.folder / "published"
 
     def table_folder(self, table: TableName) -> Path:
-        return self.published_folder / "shop" / table.table
+        return self.publication()._table_folder(table)
 
     def publish(self, **files: dict[Path, frozenset[int]]) -> int:
         """The next checkpoint: the files of each table, with their deleted positions."""
@@ -161,9 +193,8 @@ class ToyLake:
         return self.publish(**files)
 
     def publication(self) -> PublicationSink:
-        if self.format == "hudi":
-            return HudiPublication("mirror", self.published_folder)
-        return DeltaPublication("mirror", self.published_folder, by_id=self.by_id, links=self.links)
+        options = {"by_id": self.by_id, "links": self.links} if self.format == "delta" else {}
+        return PUBLICATIONS[self.format]("mirror", self.published_folder, **options)
 
     def open(self) -> PublicationSink:
         """As another process opens it that becomes the owner."""
@@ -186,13 +217,13 @@ class ToyLake:
             base=None if shown is None else shown.transaction,
         )
 
-    def prepare(self, sink: PublicationSink, number: int) -> Intent:
+    def prepare(self, sink: PublicationSink, number: int, *, moves_rows: bool = True) -> Intent:
         intent = self.intent(sink, number)
         sink.begin(intent)
         chunks = [
             chunk
             for version in self.checkpoints[number].values()
-            for chunk in sink.write_files(intent.transaction, version, moves_rows=True)
+            for chunk in sink.write_files(intent.transaction, version, moves_rows=moves_rows)
         ]
         sink.prepare(intent.transaction, chunks)
         return intent
@@ -224,14 +255,6 @@ class ToyLake:
         assert list(listed) == list(self.checkpoints)
         for table in (ORDERS, LINES):
             versions = [of_tables[table] for of_tables in listed.values()]
-            assert versions == self.versions(table)
+            assert versions == VERSIONS[self.format](self.table_folder(table))
             for number, of_tables in list(listed.items())[-last:]:
                 assert self.shown(table, of_tables[table]) == self.rows(table, number), (table, number)
-
-    def versions(self, table: TableName) -> list[str]:
-        """All versions in the log, as the format's reader counts them."""
-        if self.format == "delta":
-            newest = deltalake.DeltaTable(self.table_folder(table)).version()
-            return [str(version) for version in range(newest + 1)]
-        timeline = hudi.HudiTableBuilder.from_base_uri(str(self.table_folder(table))).build().get_timeline()
-        return [instant.timestamp for instant in timeline.get_completed_commits(False)]

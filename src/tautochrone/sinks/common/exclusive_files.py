@@ -40,7 +40,8 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 def link_file(sink: str, table: TableName, source: Path, path: Path) -> None:
-    """Give a file of a table a second name. Repeatable.
+    """Give a file of a table a second name. Repeatable: the status of the file changes each time, so a
+    cleaning that is under way takes it for a new one.
 
     Raises:
         SinkError: `PUBLICATION_FILE_NOT_LINKED`.
@@ -49,7 +50,9 @@ def link_file(sink: str, table: TableName, source: Path, path: Path) -> None:
     try:
         os.link(source, path)
     except FileExistsError:
-        return
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        os.link(path, draft)
+        draft.unlink()
     except OSError as error:
         raise SinkError(
             "PUBLICATION_FILE_NOT_LINKED",

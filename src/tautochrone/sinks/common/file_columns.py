@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import DataFile
 from tautochrone.model.names import TableName
 
-__all__ = ["FileColumns", "FileTypes"]
+__all__ = ["FileColumns", "FileTypes", "column_id", "unreadable_error"]
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -67,8 +66,8 @@ class FileColumns:
         self._types = types
         self._by_id = by_id
 
-    def require_readable(self, file: DataFile) -> Path:
-        """Refuse a file in which readers would not see what the lake has. Its path.
+    def require_readable(self, file: DataFile) -> pa.Schema:
+        """Refuse a file in which readers would not see what the lake has. Its columns.
 
         Raises:
             SinkError: `PUBLICATION_STORAGE_NOT_LOCAL`, `PUBLICATION_FILE_UNREADABLE`,
@@ -86,13 +85,14 @@ class FileColumns:
         if file.format != "PARQUET" or file.encrypted:
             kind = "encrypted" if file.encrypted else f"of the format {file.format}"
             raise self._unreadable_error(file, f"it is {kind}")
-        self._compare(self._columns, list(pq.read_schema(file.path)), file)
-        return file.path
+        stored = pq.read_schema(file.path)
+        self._compare(self._columns, list(stored), file)
+        return stored
 
     def _compare(
         self, columns: Sequence[Mapping[str, Any]], fields: Sequence[pa.Field], file: DataFile
     ) -> None:
-        by_id = {_id_of(each): each for each in fields}
+        by_id = {column_id(each): each for each in fields}
         if None in by_id:
             raise self._unreadable_error(file, f"its column {by_id[None].name} has no id")
         names = {each.name.lower(): column for column, each in by_id.items()}
@@ -118,14 +118,7 @@ class FileColumns:
             self._compare_types(kind["value-id"], kind["value"], stored.item_type, file)
 
     def _unreadable_error(self, file: DataFile, problem: str) -> SinkError:
-        return SinkError(
-            "PUBLICATION_FILE_UNREADABLE",
-            f"Sink {self._sink}: readers cannot read {file.location} of {self._table}: {problem}",
-            hint="Let the table's files be written anew: taut run --full-refresh, or Iceberg's "
-            "rewrite_data_files with the option rewrite-all.",
-            parameters={"sink": self._sink, "table": str(self._table)},
-            sqlstate="0A000",
-        )
+        return unreadable_error(self._sink, self._table, file, problem)
 
     def _renamed_error(self, file: DataFile, name: str, stored: str | None) -> SinkError:
         called = "something else" if stored is None else f"the column {stored}"
@@ -134,13 +127,27 @@ class FileColumns:
             f"Sink {self._sink}: the column {name} of {self._table} is {called} in its file {file.location}",
             hint="Let the table's files be written anew (taut run --full-refresh, or Iceberg's "
             "rewrite_data_files with the option rewrite-all). A publication as Delta takes the table with "
-            f'[sinks.{self._sink}.options] columns = "ids", for readers that map columns by id.',
+            f'[sinks.{self._sink}.options] columns = "ids", for readers that map columns by id, and one as '
+            "Paimon as it is.",
             parameters={"sink": self._sink, "table": str(self._table), "column": name},
             sqlstate="0A000",
         )
 
 
-def _id_of(column: pa.Field) -> int | None:
+def unreadable_error(sink: str, table: TableName, file: DataFile, problem: str) -> SinkError:
+    """The refusal to publish a data file as it is."""
+    return SinkError(
+        "PUBLICATION_FILE_UNREADABLE",
+        f"Sink {sink}: readers cannot read {file.location} of {table}: {problem}",
+        hint="Let the table's files be written anew: taut run --full-refresh, or Iceberg's "
+        "rewrite_data_files with the option rewrite-all.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="0A000",
+    )
+
+
+def column_id(column: pa.Field) -> int | None:
+    """The id of a column in a data file."""
     metadata: Mapping[bytes, bytes] = column.metadata or {}
     return int(metadata[_FIELD_ID]) if _FIELD_ID in metadata else None
 

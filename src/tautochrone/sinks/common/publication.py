@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -54,7 +54,9 @@ __all__ = [
     "PublicationSink",
     "PublishedTable",
     "described_folder",
+    "digest_of_files",
     "diverged_error",
+    "incomplete_error",
     "listed_versions",
     "local_folder_option",
 ]
@@ -350,6 +352,15 @@ def _hash(commit: StagedCommit) -> str:
     return hashlib.sha256(commit.content.encode()).hexdigest()
 
 
+def digest_of_files(files: Iterable[tuple[int, str]]) -> Digest:
+    """The digest of files in any order, by the rows that readers see in each, and a text about it."""
+    rows, total = 0, 0
+    for count, text in files:
+        rows += count
+        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return Digest(rows, f"{total % 2**64:016x}")
+
+
 def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> SinkError:
     """The refusal to go on behind somebody else's commit."""
     return SinkError(
@@ -358,6 +369,21 @@ def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> S
         hint="A publication has one writer. Copy what is needed and delete the folder of the table, "
         f"{folder}: the next run publishes it anew.",
         parameters={"sink": sink, "table": str(table), "version": version},
+        sqlstate="55000",
+    )
+
+
+def incomplete_error(folder: Path, missing: str) -> SinkError:
+    """The refusal to go on behind a log of which a part is gone.
+
+    Args:
+        folder: of the table.
+    """
+    return SinkError(
+        "PUBLICATION_LOG_INCOMPLETE",
+        f"The log of the published table in {folder} is not complete: {missing}",
+        hint=f"Delete the folder of the table, {folder}: the next run publishes it anew.",
+        parameters={"folder": str(folder)},
         sqlstate="55000",
     )
 

@@ -11,7 +11,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tautochrone.sinks.common.publication import (
     PublicationSink,
     PublishedTable,
     described_folder,
+    digest_of_files,
     diverged_error,
     local_folder_option,
 )
@@ -71,8 +72,8 @@ class DeltaPublication(PublicationSink):
             vector = vectors.get(location)
             content = b"" if vector is None else vector.content
             positions = 0 if vector is None else vector.positions
-            described.append((builder.path_of(file), file.rows, positions, content))
-        return {"": _digest_of(described)}
+            described.append(_described(builder.path_of(file), file.rows, positions, content))
+        return {"": digest_of_files(described)}
 
 
 class DeltaTable:
@@ -111,8 +112,8 @@ class DeltaTable:
             positions, content = (
                 (0, b"") if vector is None else (vector["cardinality"], self._vector(vector, paths))
             )
-            described.append((uri, rows if is_there else 0, positions, content))
-        return _digest_of(described)
+            described.append(_described(uri, rows if is_there else 0, positions, content))
+        return digest_of_files(described)
 
     def _vector(self, vector: Mapping[str, Any], paths: Mapping[str, Path]) -> bytes:
         """Its bytes with their length and check sum; empty if they are damaged or gone."""
@@ -153,14 +154,8 @@ class DeltaTable:
             path.unlink(missing_ok=True)
 
 
-def _digest_of(files: Iterable[tuple[str, int, int, bytes]]) -> Digest:
-    """Of the location, the rows, the deleted rows and the deletion vector of each file."""
-    rows, total = 0, 0
-    for uri, count, deleted, vector in files:
-        rows += count - deleted
-        text = f"{uri}\n{count}\n{deleted}\n{hashlib.sha256(vector).hexdigest()}"
-        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    return Digest(rows, f"{total % 2**64:016x}")
+def _described(uri: str, rows: int, deleted: int, vector: bytes) -> tuple[int, str]:
+    return rows - deleted, f"{uri}\n{rows}\n{deleted}\n{hashlib.sha256(vector).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

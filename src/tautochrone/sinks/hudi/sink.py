@@ -11,11 +11,10 @@ Hudi has no compare-and-set on its timeline. The state of the publication decide
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +36,7 @@ from tautochrone.sinks.common.publication import (
     PublicationSink,
     PublishedTable,
     described_folder,
+    digest_of_files,
     diverged_error,
     local_folder_option,
 )
@@ -81,8 +81,8 @@ class HudiPublication(PublicationSink):
         deleted = [file.location for file in files.files.values() if file.deletes]
         vectors = dict(zip(deleted, files.deletion_vectors(deleted), strict=True))
         return {
-            "": _digest_of(
-                (location, file.deletes, file.rows - _positions(vectors.get(location)))
+            "": digest_of_files(
+                _described(location, file.deletes, file.rows - _positions(vectors.get(location)))
                 for location, file in files.files.items()
             )
         }
@@ -225,8 +225,8 @@ class HudiTable:
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         groups = self._timeline.groups()
-        return _digest_of(
-            (location, group.deletes, group.rows if self._has(group) else 0)
+        return digest_of_files(
+            _described(location, group.deletes, group.rows if self._has(group) else 0)
             for location, group in groups.items()
         )
 
@@ -273,14 +273,8 @@ def _write_stat(group: FileGroup) -> dict[str, Any]:
     }
 
 
-def _digest_of(files: Iterable[tuple[str, str, int]]) -> Digest:
-    """Of the location, the deletion vector and the rows of each file."""
-    rows, total = 0, 0
-    for location, deletes, count in files:
-        rows += count
-        text = f"{location}\n{deletes}\n{count}"
-        total += int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    return Digest(rows, f"{total % 2**64:016x}")
+def _described(location: str, deletes: str, rows: int) -> tuple[int, str]:
+    return rows, f"{location}\n{deletes}\n{rows}"
 
 
 def hudi_options(name: str, options: Mapping[str, str]) -> Path:

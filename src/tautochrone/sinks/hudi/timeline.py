@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tautochrone.errors import SinkError
 from tautochrone.sinks.common.exclusive_files import put_if_absent
+from tautochrone.sinks.common.publication import incomplete_error
 
 __all__ = ["METADATA_KEY", "FileGroup", "FileGroups", "HudiTimeline"]
 
@@ -104,13 +104,7 @@ class HudiTimeline:
             described.append({"schema": extra["schema"], **json.loads(extra[METADATA_KEY])})
             if described[-1]["is_complete"]:
                 return described
-        raise SinkError(
-            "PUBLICATION_LOG_INCOMPLETE",
-            f"Instants are missing in {self._folder}: those that are left do not name all files",
-            hint=f"Delete the folder of the table, {self._folder.parent}: the next run publishes it anew.",
-            parameters={"folder": str(self._folder)},
-            sqlstate="55000",
-        )
+        raise incomplete_error(self._folder.parent, "the instants that are left do not name all files")
 
     def create(self, table_name: str) -> None:
         """Write the properties of the table. Repeatable."""

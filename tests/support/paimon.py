@@ -1,0 +1,116 @@
+"""PyPaimon as a reader of tables.
+
+It needs older packages than the project does (pyarrow before 20, cachetools before 6). So it has an
+environment of its own, which the first use installs from a lock file of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["append_rows", "create_tag", "paimon_rows", "paimon_snapshots"]
+
+LOCK = Path(__file__).with_name("paimon_reader.lock")
+CACHE = Path(__file__).parents[2] / ".cache"
+PROGRAM = Path(__file__).with_name("paimon_reader.py")
+
+
+def environment() -> Path:
+    """The Python of the environment. It is installed if it is not there."""
+    version = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    folder = CACHE / f"paimon-reader-{version}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix="paimon-reader-", dir=folder.parent))
+        uv = str(Path(sys.executable).with_name("uv"))
+        python = str(draft / "bin" / "python")
+        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(draft)], check=True)
+        subprocess.run(
+            [uv, "pip", "sync", "--quiet", "--python", python, "--require-hashes", str(LOCK)], check=True
+        )
+        try:
+            draft.rename(folder)
+        except OSError:
+            # Another process of the tests was faster.
+            shutil.rmtree(draft)
+    return folder / "bin" / "python"
+
+
+class Reader:
+    """The process."""
+
+    def __init__(self) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        self._process = subprocess.Popen(
+            [environment(), PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean
+        )
+        atexit.register(self._end)
+
+    def ask(self, what: str, folder: Path, **request: Any) -> dict[str, Any]:
+        """
+        Args:
+            folder: of the table, in a warehouse.
+        """
+        table = f"{folder.parent.name.removesuffix('.db')}.{folder.name}"
+        request |= {"what": what, "warehouse": str(folder.parent.parent), "table": table}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(request)}\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def _end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@cache
+def reader() -> Reader:
+    return Reader()
+
+
+def paimon_rows(folder: Path, version: str | None = None, *, tag: str | None = None) -> pa.Table:
+    """The rows of a Paimon table."""
+    scan = {"scan.snapshot-id": version, "scan.tag-name": tag}
+    options = {option: value for option, value in scan.items() if value is not None}
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+        reader().ask("rows", folder, options=options, path=file.name)
+        with pa.OSFile(file.name) as source:
+            return pa.ipc.open_file(source).read_all()
+
+
+def paimon_snapshots(folder: Path) -> list[str]:
+    """The snapshots that are there."""
+    return [str(number) for number in reader().ask("snapshots", folder)["snapshots"]]
+
+
+def append_rows(folder: Path, types: dict[str, str], *rows: dict[str, Any]) -> None:
+    """Append rows as another program does.
+
+    Args:
+        types: of the columns, as pyarrow names them.
+    """
+    reader().ask("append", folder, types=types, rows=rows)
+
+
+def create_tag(folder: Path, name: str, snapshot: str) -> None:
+    reader().ask("tag", folder, name=name, snapshot=int(snapshot))
+
+
+if __name__ == "__main__":
+    print(environment())  # noqa: T201
