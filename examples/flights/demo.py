@@ -2,8 +2,9 @@
 
 A replay writes files, `taut run --continuous` reads them into tables, and meanwhile this process
 runs one query over five tables at one checkpoint. In the end the run is stopped, the rest is read by
-another run, a chart is drawn by ClickHouse's SQL from a mirror at the same checkpoint, and every view is
-compared with its recomputation. Exit code 0 means success.
+another run, a chart is drawn by ClickHouse's SQL from a mirror at the same checkpoint, readers of Delta and
+Hudi read one of the tables at it, and every view is compared with its recomputation. Exit code 0 means
+success.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import yaml
 from examples.flights.checks import TIE_OUT, tie_out
 from examples.flights.child import Run, verify
 from examples.flights.clickhouse import BY_HOUR, chart, url_of
+from examples.flights.foreign_readers import DEPARTURES, published
 from examples.flights.replay import write_reference
 
 __all__ = ["Demo", "arguments_of", "main"]
@@ -195,6 +197,7 @@ class Demo:
                 self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
             self.ask_more(reader)
             self.show_chart(reader)
+            self.show_foreign_readers(reader)
             for row in reader.sql(WORST).collect():
                 self.say(
                     f"worst route {row['origin']} to {row['dest']}: "
@@ -225,6 +228,18 @@ class Demo:
             self.say(f"lake        checkpoint {drawn.checkpoint}: the same {len(in_lake)} rows")
         else:
             self.problem(f"ClickHouse and the lake differ at checkpoint {drawn.checkpoint}")
+
+    def show_foreign_readers(self, reader: Any) -> None:
+        """Read a table as Delta and as Hudi, and in the lake at the same checkpoint."""
+        in_lake = Counter(map(tuple, reader.sql(DEPARTURES, checkpoint=self.newest).collect()))
+        for table in published(self.work / "storage" / "publications", self.newest):
+            if table.rows == in_lake:
+                self.say(
+                    f"{table.reader:<11} version {table.version} is checkpoint {self.newest}: "
+                    f"the same {in_lake.total()} rows"
+                )
+            else:
+                self.problem(f"{table.reader} and the lake differ at checkpoint {self.newest}")
 
     def perform(self) -> int:
         """All of it; the exit code."""

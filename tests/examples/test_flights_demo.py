@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from examples.flights import child, demo
 from examples.flights.checks import TIE_OUT
 from examples.flights.clickhouse import BY_HOUR, Chart, Hour
+from examples.flights.foreign_readers import DEPARTURES, Published
 
 import tautochrone
 
@@ -82,6 +84,8 @@ class Reader:
                 )
                 for name in names
             ]
+        if query == DEPARTURES and checkpoint is not None:
+            self._rows = [Row(hour=5, departed=2 - self._lost)]
         if query == BY_HOUR and checkpoint is not None:
             self._rows = [Row(hour=5, flights=2, minutes=10 - self._lost)]
         return self
@@ -137,6 +141,8 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
         monkeypatch.setattr(tautochrone, "connect", connect, raising=False)
         monkeypatch.setattr(demo, "chart", lambda _: Chart(99, [Hour((5, 2, 10 - lost), "███")]))
+        published = [Published("deltalake", "3", Counter([(5, 2)]))]
+        monkeypatch.setattr(demo, "published", lambda _, __: published)
         monkeypatch.setattr(demo, "WORK", work)
         monkeypatch.setattr(demo, "ASK_EVERY_SECONDS", 0.1)
         for variable in ("FLIGHTS_INPUT", "FLIGHTS_CLICKHOUSE"):
