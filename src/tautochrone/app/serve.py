@@ -14,6 +14,7 @@ from functools import partial
 from threading import Thread
 from uuid import uuid4
 
+from tautochrone.app.alarms import AlarmLoop
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.publications import published_as
 from tautochrone.app.serving import announced
@@ -100,6 +101,7 @@ def run(
             store, participants, keep_ids_ms=settings.keep_transaction_ids_ms if settings else None
         )
         exit_stack.enter_context(CoordinatorLoop(coordinator))
+        exit_stack.enter_context(AlarmLoop(store, settings.alarm_targets if settings else ()))
         app = create_app(
             access=access,
             store=store,

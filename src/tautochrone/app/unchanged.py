@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from tautochrone.runtime.job.ownership import Ownership
     from tautochrone.runtime.loop.run import Run, RunState
 
-__all__ = ["LastRun", "News", "end_without_news", "last_run", "program_of", "run_and_remember"]
+__all__ = [
+    "LastRun",
+    "News",
+    "end_without_news",
+    "last_run",
+    "program_of",
+    "run_and_remember",
+    "since_last_run",
+]
 
 _FOLDER = "last-run"
 _VALID_MS = 3_600_000
@@ -236,6 +244,27 @@ def _record(
         )
     store.jobs.end_run(job, fence)
     return int(fence)
+
+
+def since_last_run(settings: Settings, fence: int) -> Reason:
+    """What came since the last run of the project's job, without Spark and without another run.
+
+    Args:
+        fence: the job's newest one.
+    """
+    last = _read(_file_of(settings))
+    if last is None or last.fence != fence:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it reads more than folders of files, or failed")
+    try:
+        now = _folders_now(last.folders).hashes
+        tables = _locations(settings, map(TableName.parse, last.tables))
+    except (OSError, TautochroneError) as error:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=f"{type(error).__name__}: {error}")
+    changed = [folder for folder in last.folders if now.get(folder) != last.folders[folder]]
+    changed += [table for table in last.tables if tables.get(table) != last.tables[table]]
+    if not changed:
+        return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
+    return Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))
 
 
 # -- what a run depends on -----------------------------------------------------------------------------------

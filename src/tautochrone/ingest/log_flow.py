@@ -43,6 +43,7 @@ from tautochrone.model.source import (
     AwaitsTransactions,
     BulkOnExecutors,
     ChangeLog,
+    KeepsLogs,
     LogBatch,
     NetsChanges,
     RaisesAlarms,
@@ -266,11 +267,25 @@ class LogFlow(PolledFlow):
     def _raise_alarms(self, position: LogPosition) -> None:
         """Now and then. Each alarm is repeated as long as its cause lasts."""
         now = time.monotonic()
-        if not isinstance(self.log, RaisesAlarms) or now < self._next_alarms:
+        if now < self._next_alarms:
             return
         self._next_alarms = now + _ALARMS_INTERVAL_S
-        for reason in self.log.alarms(position):
+        warnings = self.log.alarms(position) if isinstance(self.log, RaisesAlarms) else ()
+        for reason in warnings:
             self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
+        if isinstance(self.log, KeepsLogs):
+            lag = self.log.lag(position)
+            self.emit(
+                events.LogKept(
+                    flow=self.name,
+                    dataset=str(self.table),
+                    source=self.log.name,
+                    lag=dict(lag),
+                    lag_ms=position.lag_ms(lag, time.time_ns() // 1_000_000),
+                    kept=list(self.log.kept_logs(position)),
+                    warnings=list(warnings),
+                )
+            )
 
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""

@@ -11,7 +11,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -33,6 +33,7 @@ from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.checkpoints import is_alive, job_status, pending, skip, unrecorded_datasets
 from tautochrone.meta.queries.invariant_checks import replace_invariants
+from tautochrone.meta.queries.run_reports import as_json, report_from_json
 from tautochrone.meta.queries.source_observations import (
     mark_source_times_unknown,
     record_observations,
@@ -43,6 +44,7 @@ from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Part, RunProcess
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.run_report import RunEnd, RunReport
 
 __all__ = ["SqlJobs", "SqlRegistrations"]
 
@@ -134,10 +136,13 @@ class SqlJobs(Repository):
         observed_ms: int | None = None,
         observations: Mapping[TableName, int] | None = None,
         checkpoint: int | None = None,
+        report: RunReport | None = None,
     ) -> None:
         with self._fenced(job, fence, durable=False) as connection:
             now = self._clock()
-            values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
+            values: dict[str, Any] = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
+            if report is not None:
+                values["report"] = as_json(report)
             if observed_ms is not None:
                 values["observed_ms"] = observed_ms
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
@@ -145,10 +150,34 @@ class SqlJobs(Repository):
                 observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
                 record_observations(connection, job, observed_at_ms, checkpoint)
 
-    def end_run(self, job: str, fence: Fence) -> None:
+    def end_run(
+        self, job: str, fence: Fence, end: RunEnd | None = None, report: RunReport | None = None
+    ) -> None:
         with self._fenced(job, fence) as connection:
-            values = {"state": JobState.ENDED.value, "lease_until_ms": None, "heartbeat_ms": self._clock()}
+            now = self._clock()
+            values: dict[str, Any] = {
+                "state": JobState.ENDED.value,
+                "lease_until_ms": None,
+                "heartbeat_ms": now,
+                "ended": as_json(replace(end or RunEnd(), at_ms=now)),
+            }
+            if report is not None:
+                values["report"] = as_json(report)
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
+
+    def record_failed_start(self, job: str, end: RunEnd) -> None:
+        with self._write() as connection:
+            query = select(_J.state, _J.lease_until_ms).where(_J.name == job).with_for_update()
+            row = connection.execute(query).first()
+            now = self._clock()
+            if row is None or is_alive(row.state, row.lease_until_ms, now):
+                return
+            ended = as_json(replace(end, at_ms=now, before_takeover=True))
+            connection.execute(update(t.jobs).where(_J.name == job).values(ended=ended))
+
+    def report(self, job: str) -> RunReport | None:
+        with self._read() as connection:
+            return report_from_json(connection.execute(select(_J.report).where(_J.name == job)).scalar())
 
     def newest_fence(self, job: str) -> Fence:
         with self._read() as connection:
@@ -374,6 +403,7 @@ def _ownership_columns(
         "started_ms": now,
         "heartbeat_ms": now,
         "lease_until_ms": now + lease_ms,
+        "ended": None,
     }
 
 
