@@ -26,7 +26,7 @@ from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, RunProcess
 from tautochrone.model.names import Version
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.run_report import FlowFailure, RunEnd, RunReport
+from tautochrone.model.run_report import DiskSpace, FlowFailure, RunEnd, RunReport
 from tautochrone.runtime.job.ownership import process_of
 
 HOUR_MS = 3_600_000
@@ -90,7 +90,7 @@ class Day:
         return job["liveness"], {dataset.removeprefix("lake.db."): state for dataset, state in by_api.items()}
 
     def alarms(self) -> dict[str, str]:
-        """By rule the subject of the open alarms, after a check that all four agree on them and on their words."""
+        """By rule the subject of the open alarms, after a check that all four agree on them."""
         is_waiting = any(each.acknowledged_by is None for each in self.store.alarms.current())
         by_command = self.lines("alarms", status=int(is_waiting))
         assert self.client.get("/api/v1/alarms").json() == by_command
@@ -308,3 +308,98 @@ def test_last_words_tell_a_process_that_is_gone_from_one_that_hangs(day: Day) ->
         texts = (day.command("status"), day.command("jobs"), day.client.get("/jobs").text)
         assert all(words in text and "the last line" in text for text in texts)
         assert words in day.client.get("/api/v1/jobs").json()[0]["last_words"]["process"]
+
+
+def test_a_bad_day(day: Day) -> None:
+    """Kills, waits, failures and recoveries: at each step all surfaces agree and each state is true; each
+    alarm fires once, and at the end of the day none is left."""
+    fired: list[str] = []
+
+    def evening(state: str, top: str, *alarms: str) -> None:
+        """After a step: what all four say of the job, of the view `top`, and which alarms are open."""
+        before = {each.id for each in day.store.alarms.current()}
+        fired.extend(each.rule for each in day.store.alarms.evaluate() if each.id not in before)
+        liveness, states = day.states()
+        assert (liveness, states["top"]) == (state, top)
+        assert day.alarms().keys() == {*alarms}
+
+    def checkpoint(version: int, *, fail: bool = False) -> None:
+        day.heartbeat()
+        day.shop.checkpoint(version, cut_at_ms=day.now_ms, fail=fail)
+
+    flow = FlowFailure(dataset=str(name("orders")), error="no broker", since_ms=day.now_ms)
+    disk = DiskSpace(path="/d", free_bytes=10**9, total_bytes=10**12)
+    checkpoint(1)
+    evening("running", "fresh")
+    checkpoint(2, fail=True)
+    evening("running", "failing", "dataset_failing")
+    day.now_ms += HOUR_MS
+    evening("not running", "failing", "dataset_failing", "job_not_running")
+    day.shop.fence = day.store.jobs.take_over("shop")
+    evening("running", "failing", "dataset_failing")
+    checkpoint(3)
+    evening("running", "fresh")
+    day.report(flows={"orders": flow}, disk=disk)
+    evening("running", "fresh", "dataset_failing", "disk_space")
+    day.store.jobs.end_run("shop", day.shop.fence, RunEnd(error="No space left"))
+    evening("failed", "not running", "dataset_failing", "disk_space", "job_not_running")
+    day.now_ms += HOUR_MS
+    day.store.jobs.record_failed_start("shop", RunEnd(error="No space left"))
+    evening("failed", "not running", "dataset_failing", "disk_space", "job_not_running")
+    day.shop.fence = day.store.jobs.take_over("shop")
+    day.report(disk=replace(disk, free_bytes=5 * 10**11))
+    evening("running", "fresh", "dataset_failing")
+    day.report(flows={})
+    evening("running", "fresh")
+    cut = NewCheckpoint({name("orders"): Version("4")}, day.now_ms)
+    number = day.store.checkpoints.open("shop", day.shop.fence, cut).number
+    day.heartbeat()
+    evening("running", "building")
+    for _ in range(25):
+        day.now_ms += JOB_LEASE_MS - 1
+        day.heartbeat()
+    evening("running", "building", "checkpoint_stuck")
+    day.now_ms += HOUR_MS
+    evening("not running", "not running", "checkpoint_stuck", "job_not_running")
+    day.shop.fence = day.store.jobs.take_over("shop")
+    for table in ("totals", "top"):
+        day.store.checkpoints.record_version("shop", day.shop.fence, number, name(table), Version("4"), FULL)
+    day.store.checkpoints.publish("shop", day.shop.fence, number, day.now_ms)
+    evening("running", "fresh")
+    day.store.jobs.end_run("shop", day.shop.fence)
+    day.now_ms += HOUR_MS
+    evening("ended", "fresh")
+    # The view failed, the job was killed twice and failed once, the flow failed, the disk, the checkpoint.
+    over = [each.rule.value for each in day.store.alarms.resolved()]
+    assert sorted(over) == sorted(fired)
+    assert {rule: over.count(rule) for rule in over} == {
+        "dataset_failing": 2,
+        "job_not_running": 3,
+        "disk_space": 1,
+        "checkpoint_stuck": 1,
+    }
+
+
+def test_an_alarm_is_acknowledged_on_the_page_by_command_and_over_http(day: Day) -> None:
+    day.shop.checkpoint(1, cut_at_ms=day.now_ms)
+    day.now_ms += HOUR_MS
+    assert [line["id"] for line in day.lines("alarms", status=1)] == [1]
+    page = day.client.get("/alarms").text
+    token = re.findall(r'name="csrf" value="([^"]+)"', page)[0]
+    refused = day.client.post("/alarms", data={"id": "1", "by": "eve"})
+    assert refused.status_code == 403
+    assert day.store.alarms.current()[0].acknowledged_by is None
+    empty = day.client.post("/alarms", data={"id": "1", "by": " ", "csrf": token})
+    assert "An acknowledgement needs a name" in empty.text
+    done = day.client.post("/alarms", data={"id": "1", "by": "<b>ann", "csrf": token})
+    assert "Acknowledged by <bdi>&lt;b&gt;ann</bdi>" in done.text
+    assert day.alarms() == {"job_not_running": "shop"}
+    day.shop.fence = day.store.jobs.take_over("shop")
+    day.store.alarms.evaluate()
+    day.now_ms += HOUR_MS
+    assert [line["id"] for line in day.lines("alarms", status=1)] == [2]
+    assert day.lines("alarms", "--acknowledge", "2", "--by", "bob")[0]["acknowledged_by"] == "bob"
+    assert day.client.post("/api/v1/alarms/7/acknowledge", json={"by": "ann"}).status_code == 404
+    over = day.lines("alarms", "--resolved")[1]
+    assert (over["id"], over["acknowledged_by"]) == (1, "<b>ann")
+    assert "<b>ann" not in day.client.get("/alarms").text

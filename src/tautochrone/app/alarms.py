@@ -17,7 +17,7 @@ from typing import Any
 
 from tautochrone.errors import TautochroneError
 from tautochrone.meta import Store
-from tautochrone.model.alarms import AlarmLevel, DueNotification, NotificationForm
+from tautochrone.model.alarms import AlarmLevel, DueNotification, NotificationForm, Notified
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.project.settings import AlarmTarget
@@ -45,9 +45,11 @@ def evaluate_and_notify(store: Store, targets: Sequence[AlarmTarget]) -> None:
 def _notify(store: Store, target: AlarmTarget, due: DueNotification) -> None:
     assert due.alarm.id is not None
     error = _send(target, {"message": due.message, **due.alarm.as_json()}, due)
-    attempts = 1 if target.name not in due.alarm.notified else due.alarm.notified[target.name].attempts + 1
+    attempts = due.alarm.notified.get(target.name, Notified()).attempts + 1
     retry_ms = round(_BACKOFF.wait_s(attempts) * 1000)
-    store.alarms.record_notified(due.alarm.id, target.name, due.message, error, retry_ms)
+    store.alarms.record_notified(
+        due.alarm.id, target.name, due.message, error, attempts=attempts, retry_ms=retry_ms
+    )
     if error is not None:
         _log.warning("alarm %s was not sent to %s: %s", due.alarm.id, target.name, error)
 

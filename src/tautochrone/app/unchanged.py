@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.readable_code import files_read
@@ -246,14 +247,13 @@ def _record(
     return int(fence)
 
 
-def since_last_run(settings: Settings, fence: int) -> Reason:
-    """What came since the last run of the project's job, without Spark and without another run.
-
-    Args:
-        fence: the job's newest one.
-    """
+def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
+    """What came since the last run of a job, without Spark and without another run; None for a job that did
+    not end, or is none of the project's."""
+    if job.name != settings.job or job.liveness is not Liveness.ENDED:
+        return None
     last = _read(_file_of(settings))
-    if last is None or last.fence != fence:
+    if last is None or last.fence != job.fence:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it reads more than folders of files, or failed")
     try:
         now = _folders_now(last.folders).hashes

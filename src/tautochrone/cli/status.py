@@ -22,7 +22,7 @@ from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
-from tautochrone.model.reason import Reason, reason_fields
+from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import quarantine_of
 from tautochrone.rest_catalog.metadata import metadata_source
@@ -95,7 +95,7 @@ def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus], set
             answer().write(f"job {job.name} {state} {seen}: {words.process}\n")
             show_last_words(words.error, words.hint, words.lines, words.command)
         elif job.liveness is Liveness.ENDED:
-            since = _since_last_run(job, settings)
+            since = since_last_run(settings, job)
             news = "" if since is None else f"; {since}"
             sys.stderr.write(f"job {job.name}: the last run ended at {seen}{news}\n")
 
@@ -121,15 +121,8 @@ def _job_line(job: JobStatus, settings: Settings) -> dict[str, object]:
         "liveness": str(job.liveness),
         "seen_at": iso_timestamp(job.seen_ms),
         "last_words": None if words is None else asdict(words),
-        **reason_fields("since_last_run", _since_last_run(job, settings)),
+        **reason_fields("since_last_run", since_last_run(settings, job)),
     }
-
-
-def _since_last_run(job: JobStatus, settings: Settings) -> Reason | None:
-    """What came since the last run of the project's own job, as far as that is known without another one."""
-    if job.name != settings.job or job.liveness is not Liveness.ENDED:
-        return None
-    return since_last_run(settings, int(job.fence))
 
 
 def _show_alarms(alarms: Sequence[Alarm]) -> None:

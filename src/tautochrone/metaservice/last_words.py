@@ -34,11 +34,13 @@ def last_words(job: JobStatus) -> LastWords | None:
     if not job.liveness.is_down:
         return None
     end = job.end
+    # A run that could not begin wrote no lines; those of the one that ended before would mislead.
+    has_lines = job.liveness is Liveness.STOPPED or end is None or not end.before_takeover
     return LastWords(
         process=_process(job),
         error=None if end is None else end.error,
         hint=None if end is None else end.hint,
-        lines=() if job.report is None else job.report.lines,
+        lines=job.report.lines if job.report is not None and has_lines else (),
         command=job.command,
     )
 

@@ -141,7 +141,9 @@ class JobStatus:
 
     @property
     def seen_ms(self) -> int | None:
-        """Its last sign of life."""
+        """Its last sign of life, be it a start that failed."""
+        if self.liveness is Liveness.FAILED and self.end is not None:
+            return self.end.at_ms
         return self.heartbeat_ms or self.started_ms
 
     @property

@@ -714,7 +714,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "its process ({process}) ended without saying so, or cannot reach the store, since {since}"
     ),
     ReasonCode.RUN_FAILED: "its last run ended with an error at {at}: {text}",
-    ReasonCode.FLOW_FAILED: "flow {flow} fails, {attempts} times in a row: {text}",
+    ReasonCode.FLOW_FAILED: "flow {flow} fails (failures in a row: {attempts}): {text}",
     ReasonCode.CHECKPOINT_TAKES_LONG: "checkpoint {checkpoint} is open since {since}; usual are {usual_s} s",
     ReasonCode.ROWS_LATE: "it may lack what came since {since}",
     ReasonCode.SINK_LATE: "it lacks a checkpoint published at {since}, after {failures} failed tries {text}",

@@ -49,6 +49,18 @@ class Alarms(Protocol):
 
     @writes
     def record_notified(
-        self, alarm: int, target: str, message: str, error: str | None = None, retry_ms: int = 0
+        self,
+        alarm: int,
+        target: str,
+        message: str,
+        error: str | None = None,
+        *,
+        attempts: int = 0,
+        retry_ms: int = 0,
     ) -> None:
-        """The target took a message, or refused it with `error`: then it is due again in `retry_ms`."""
+        """The target took a message, or refused it with `error`: then it is due again in `retry_ms`.
+        Repeatable.
+
+        Args:
+            attempts: failed tries in a row, this one included.
+        """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
@@ -28,6 +28,8 @@ __all__ = ["SqlAlarms"]
 
 _A, _C, _J = t.alarms.c, t.checkpoints.c, t.jobs.c
 _MAX_TRANSACTIONS = 1_000
+_KEPT_MS = 90 * 24 * 3_600_000
+"""So long alarms that are over can be looked at."""
 _MEDIAN_OF = 50
 """So many published checkpoints say how long one usually takes."""
 
@@ -55,6 +57,7 @@ class SqlAlarms(Repository):
                     _fire(connection, condition, now)
             over = [row.id for key, row in known.items() if key not in conditions]
             connection.execute(update(t.alarms).where(_A.id.in_(over)).values(resolved_at_ms=now))
+            connection.execute(delete(t.alarms).where(_A.resolved_at_ms < now - _KEPT_MS))
             return _alarms(conditions, _open_alarms(connection), now)
 
     def resolved(self, limit: int = 50) -> tuple[Alarm, ...]:
@@ -92,7 +95,14 @@ class SqlAlarms(Repository):
             return tuple(due)
 
     def record_notified(
-        self, alarm: int, target: str, message: str, error: str | None = None, retry_ms: int = 0
+        self,
+        alarm: int,
+        target: str,
+        message: str,
+        error: str | None = None,
+        *,
+        attempts: int = 0,
+        retry_ms: int = 0,
     ) -> None:
         with self._write() as connection:
             row = connection.execute(select(t.alarms).where(_A.id == alarm)).first()
@@ -103,7 +113,7 @@ class SqlAlarms(Repository):
             if error is None:
                 sent = Notified(sent=message, sent_at_ms=now)
             else:
-                sent = replace(sent, attempts=sent.attempts + 1, next_at_ms=now + retry_ms, error=error)
+                sent = replace(sent, attempts=attempts, next_at_ms=now + retry_ms, error=error)
             _set_notified(connection, known, target, sent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -22,8 +23,9 @@ from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, re
 from tautochrone.metaservice.pages.safety import protect
 from tautochrone.metaservice.pages.status import progress_of, read_topology, stuck_checkpoints
 from tautochrone.model.alarms import AlarmRule
-from tautochrone.model.jobs import Liveness
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 
 __all__ = ["add_pages"]
 
@@ -34,17 +36,20 @@ Number = Annotated[int, Query(ge=0, lt=2**63)]
 Zoom = Annotated[int, Query(ge=10, le=200)]
 
 
-def add_pages(app: FastAPI, store: Store, forms: Forms) -> None:
+def add_pages(
+    app: FastAPI, store: Store, forms: Forms, since_last_run: Callable[[JobStatus], Reason | None]
+) -> None:
     """Add the pages to `app`.
 
     Args:
         app: its middleware authenticates callers.
         store: what the pages show.
         forms: what runs queries and revisions.
+        since_last_run: what came since the last run of a job that ended, as far as that is known.
     """
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     _add_static(router)
-    _add_overview(router, store)
+    _add_overview(router, store, since_last_run)
     _add_datasets(router, store, forms)
     _add_checkpoints(router, store)
     add_forms(router, store, forms)
@@ -59,7 +64,9 @@ def _add_static(router: APIRouter) -> None:
         return protect(Response(asset(name)[0], media_type=ASSETS[name]), cache=_FOR_EVER)
 
 
-def _add_overview(router: APIRouter, store: Store) -> None:
+def _add_overview(
+    router: APIRouter, store: Store, since_last_run: Callable[[JobStatus], Reason | None]
+) -> None:
     @router.get("/")
     def overview(request: Request) -> Response:
         topology, lines = read_topology(store), store.history.timeline(_TIMELINE)
@@ -74,7 +81,11 @@ def _add_overview(router: APIRouter, store: Store) -> None:
             topology=topology,
             counts=counts,
             stopped=[(job, last_words(job)) for job in topology.stopped_jobs],
-            ended=[job for job in topology.jobs if job.liveness is Liveness.ENDED and job.datasets],
+            ended=[
+                (job, since_last_run(job))
+                for job in topology.jobs
+                if job.liveness is Liveness.ENDED and job.datasets
+            ],
             # What is not a problem of a job, a checkpoint or a dataset, which are shown as such.
             alarms=[alarm for alarm in alarms if alarm.rule not in shown],
             open_alarms=len(alarms),
