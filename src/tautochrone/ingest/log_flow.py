@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -44,6 +44,7 @@ from tautochrone.model.source import (
     BulkOnExecutors,
     ChangeLog,
     KeepsLogs,
+    KeptLog,
     LogBatch,
     NetsChanges,
     RaisesAlarms,
@@ -274,18 +275,29 @@ class LogFlow(PolledFlow):
         for reason in warnings:
             self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
         if isinstance(self.log, KeepsLogs):
-            lag = self.log.lag(position)
-            self.emit(
-                events.LogKept(
-                    flow=self.name,
-                    dataset=str(self.table),
-                    source=self.log.name,
-                    lag=dict(lag),
-                    lag_ms=position.lag_ms(lag, time.time_ns() // 1_000_000),
-                    kept=list(self.log.kept_logs(position)),
-                    warnings=list(warnings),
-                )
+            self._report_kept(self.log, position, warnings)
+
+    def _report_kept(self, log: KeepsLogs, position: LogPosition, warnings: Sequence[Reason]) -> None:
+        lag: Mapping[str, int] = {}
+        kept: Sequence[KeptLog] = ()
+        problem = None
+        try:
+            lag, kept = self.log.lag(position), log.kept_logs(position)
+        except TautochroneError as error:
+            # The user of a flow may not be allowed to see it. A database that is gone fails the next read.
+            problem = f"[{error.error_class}] {error.message}"
+        self.emit(
+            events.LogKept(
+                flow=self.name,
+                dataset=str(self.table),
+                source=self.log.name,
+                lag=dict(lag),
+                lag_ms=None if problem else position.lag_ms(lag, time.time_ns() // 1_000_000),
+                kept=list(kept),
+                warnings=list(warnings),
+                problem=problem,
             )
+        )
 
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""

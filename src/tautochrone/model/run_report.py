@@ -37,6 +37,7 @@ class CaptureReport:
         lag: how far the log is ahead of the table, by unit.
         lag_ms: by at most so much the table is behind in time; None: not known.
         warnings: what fills the database's disk.
+        problem: why the database did not say what it keeps.
         at_ms: when it was asked, in epoch milliseconds of the run's clock.
     """
 
@@ -46,6 +47,7 @@ class CaptureReport:
     lag_ms: int | None = None
     kept: tuple[KeptLog, ...] = ()
     warnings: tuple[Reason, ...] = ()
+    problem: str | None = None
     at_ms: int = 0
 
 

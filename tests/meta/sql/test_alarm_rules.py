@@ -299,7 +299,7 @@ def test_acknowledging(local_plant: Plant) -> None:
     assert (over.acknowledged_by, over.resolved_at_ms) == ("ann", plant.now_ms)
 
 
-def test_each_message_is_claimed_by_one_sender_and_repeated_until_it_is_taken(
+def test_each_message_has_one_sender_and_is_repeated_until_taken(
     backing: Backing, plant: Plant
 ) -> None:
     def due(store: Store) -> list[tuple[str, int | None]]:

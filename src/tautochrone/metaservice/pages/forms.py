@@ -101,7 +101,7 @@ def _add_alarms(router: APIRouter, store: Store) -> None:
             **shown,
             alarms=store.alarms.current(),
             resolved=store.alarms.resolved(_RESOLVED),
-            may=request.scope.get("tautochrone_role") != Role.READ,
+            may=request.scope.get(ROLE) != Role.READ,
         )
 
     @router.get("/alarms")

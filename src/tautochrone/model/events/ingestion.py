@@ -207,6 +207,8 @@ class LogKept(Event):
     """by each reader of the log, as in `taut sources`"""
     warnings: Sequence[Reason]
     """what fills the disk of the database; each is a `source_alarm` too"""
+    problem: str | None = None
+    """why the database did not say what it keeps"""
 
     def text(self) -> str:
         return ""

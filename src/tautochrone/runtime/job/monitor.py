@@ -113,6 +113,7 @@ class RunMonitor:
                     lag_ms=event.lag_ms,
                     kept=tuple(event.kept),
                     warnings=tuple(event.warnings),
+                    problem=event.problem,
                     at_ms=self._now_ms(),
                 )
                 captures = {**self._report.captures, event.dataset: capture}
