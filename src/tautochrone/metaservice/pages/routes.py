@@ -37,7 +37,10 @@ Zoom = Annotated[int, Query(ge=10, le=200)]
 
 
 def add_pages(
-    app: FastAPI, store: Store, forms: Forms, since_last_run: Callable[[JobStatus], Reason | None]
+    app: FastAPI,
+    store: Store,
+    forms: Forms,
+    since_last_run: Callable[[JobStatus], Reason | None] = lambda _job: None,
 ) -> None:
     """Add the pages to `app`.
 
