@@ -33,6 +33,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import RunEnd
 from tautochrone.project.readable_code import files_read
 from tautochrone.project.spec import INVARIANTS_FOLDER
 
@@ -243,7 +244,7 @@ def _record(
             observations={TableName.parse(name): observed_ms for name in last.observed},
             checkpoint=last.checkpoint,
         )
-    store.jobs.end_run(job, fence)
+    store.jobs.end_run(job, fence, RunEnd())
     return int(fence)
 
 

@@ -193,16 +193,18 @@ def _recording_failed_start(settings: Settings) -> Iterator[Callable[[Job], None
     """An error that ends a run before it owns its job is written into the store: otherwise people would see
     the end of an earlier run there. What is yielded is called with the job, once there is one."""
     jobs: list[Job] = []
+    from tautochrone.app.alarms import evaluate_and_notify
+    from tautochrone.app.stores import existing_store
+
     try:
         yield jobs.append
     except Exception as error:
-        if not any(job.journal.fence for job in jobs):
-            from tautochrone.app.stores import existing_store
-
-            end = RunEnd.by(error)
-            # This error is reported in any case; a store that cannot be written to must not hide it.
-            with contextlib.suppress(TautochroneError), existing_store(settings) as store:
-                store.jobs.record_failed_start(settings.job, end)
+        # This error is reported in any case; a store that cannot be written to must not hide it.
+        with contextlib.suppress(TautochroneError), existing_store(settings) as store:
+            if not any(job.journal.fence for job in jobs):
+                store.jobs.record_failed_start(settings.job, RunEnd.by(error))
+            if settings.alarm_targets:
+                evaluate_and_notify(store, settings.alarm_targets)
         raise
 
 

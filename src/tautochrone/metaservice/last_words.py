@@ -34,6 +34,9 @@ def last_words(job: JobStatus) -> LastWords | None:
     if not job.liveness.is_down:
         return None
     end = job.end
+    if job.liveness is Liveness.STOPPED and end is not None and end.at_ms < (job.started_ms or 0):
+        # It is of the run before the one that was killed.
+        end = None
     # A run that could not begin wrote no lines; those of the one that ended before would mislead.
     has_lines = job.liveness is Liveness.STOPPED or end is None or not end.before_takeover
     return LastWords(

@@ -101,7 +101,8 @@ class Condition:
         since_ms: since when, in epoch milliseconds; None: known only from when it was seen.
         reason: what is so, with its evidence.
         command: what to do, as a command line, or half a sentence.
-        follows: from a job that does not run. It fires no alarm of its own, and ends none.
+        follows: from a job that does not run, or is about to be back. It fires no alarm of its own, and keeps
+            one open that has fired.
     """
 
     rule: AlarmRule

@@ -95,6 +95,12 @@ class Plant:
     def starts(self) -> None:
         self.fence = self.store.jobs.take_over("shop")
 
+    def is_back(self) -> None:
+        """A run has the job, and goes on."""
+        self.starts()
+        for _ in range(3):
+            self.passes(14_000)
+
     def evaluate(self) -> list[AlarmRule]:
         """The rules of the open alarms, which are those that are so."""
         alarms = self.store.alarms.evaluate()
@@ -151,7 +157,7 @@ def published_at_last(plant: Plant) -> None:
 
 def late(plant: Plant) -> None:
     plant.says(limits=AlarmLimits(dataset_late_ms=HOUR_MS))
-    plant.store.jobs.end_run("shop", plant.fence)
+    plant.store.jobs.end_run("shop", plant.fence, RunEnd())
     plant.now_ms += HOUR_MS + 1
 
 
@@ -181,8 +187,8 @@ FLOW = FlowFailure(dataset=str(ORDERS), error="no broker", since_ms=7)
 BAD = Quarantine(table=f"{ORDERS}__quarantine", records=3, reason=unclassified("no number"), last_ms=0)
 Act = Callable[[Plant], object]
 RULES: dict[str, tuple[AlarmRule, Act, Act]] = {
-    "killed": (AlarmRule.JOB_NOT_RUNNING, killed, Plant.starts),
-    "failed": (AlarmRule.JOB_NOT_RUNNING, ended_by_error, Plant.starts),
+    "killed": (AlarmRule.JOB_NOT_RUNNING, killed, Plant.is_back),
+    "failed": (AlarmRule.JOB_NOT_RUNNING, ended_by_error, Plant.is_back),
     "stuck": (AlarmRule.CHECKPOINT_STUCK, opened_for_long, published_at_last),
     "view": (
         AlarmRule.DATASET_FAILING,
@@ -260,7 +266,7 @@ def test_two_evaluators_fire_an_alarm_once(backing: Backing, plant: Plant) -> No
             for _ in range(3):
                 first, second = pool.map(lambda store: store.alarms.evaluate(), (plant.store, other))
                 assert [alarm.id for alarm in first] == [alarm.id for alarm in second]
-        plant.starts()
+        plant.is_back()
         assert plant.evaluate() == []
     assert len(plant.store.alarms.resolved()) == 5
 
@@ -273,7 +279,7 @@ def test_what_follows_from_a_job_that_is_down_fires_and_ends_nothing(
     assert plant.evaluate() == [AlarmRule.JOB_NOT_RUNNING]
     plant.now_ms += HOUR_MS
     assert plant.evaluate() == [AlarmRule.JOB_NOT_RUNNING]
-    plant.starts()
+    plant.is_back()
     sink_away(plant)
     assert plant.evaluate() == [AlarmRule.SINK_BEHIND]
     killed(plant)
@@ -290,7 +296,7 @@ def test_acknowledging(local_plant: Plant) -> None:
     plant.store.alarms.acknowledge(alarm.id, "bob")
     (alarm,) = plant.store.alarms.evaluate()
     assert (alarm.acknowledged_by, alarm.acknowledged_at_ms) == ("ann", plant.now_ms - 1)
-    plant.starts()
+    plant.is_back()
     plant.store.alarms.evaluate()
     for number in (alarm.id or 0, 99):
         with pytest.raises(MetaError, match="ALARM_NOT_FOUND"):
@@ -299,9 +305,7 @@ def test_acknowledging(local_plant: Plant) -> None:
     assert (over.acknowledged_by, over.resolved_at_ms) == ("ann", plant.now_ms)
 
 
-def test_each_message_has_one_sender_and_is_repeated_until_taken(
-    backing: Backing, plant: Plant
-) -> None:
+def test_each_message_has_one_sender_and_is_repeated_until_taken(backing: Backing, plant: Plant) -> None:
     def due(store: Store) -> list[tuple[str, int | None]]:
         return [(each.message, each.alarm.id) for each in store.alarms.claim_notifications("ops", MINUTE_MS)]
 
@@ -322,17 +326,17 @@ def test_each_message_has_one_sender_and_is_repeated_until_taken(
     plant.store.alarms.record_notified(alarm.id, "ops", "fired")
     plant.now_ms += HOUR_MS
     assert due(other) == []
-    plant.starts()
+    plant.is_back()
     other.alarms.evaluate()
     assert due(plant.store) == [("resolved", alarm.id)]
     plant.store.alarms.record_notified(alarm.id, "ops", "resolved")
     # Of an alarm that was over before its first message nothing is sent.
     killed(plant)
     plant.store.alarms.evaluate()
-    plant.starts()
+    plant.is_back()
     plant.store.alarms.evaluate()
     plant.now_ms += HOUR_MS
-    plant.starts()
+    plant.is_back()
     assert due(plant.store) == []
 
 
@@ -350,3 +354,38 @@ def test_evidence_is_that_of_now(local_plant: Plant) -> None:
     assert only().reason == Reason.of(ReasonCode.FLOW_FAILED, flow="orders", attempts=4, text="no broker")
     assert only().since_ms == 7
     assert only().command == "taut status db.orders --history"
+
+
+def test_a_command_that_owns_the_job_for_a_while_leaves_it_down(local_plant: Plant) -> None:
+    plant = local_plant
+    for goes_down in (killed, ended_by_error):
+        goes_down(plant)
+        (alarm,) = plant.store.alarms.evaluate()
+        for _ in range(2):
+            # As `taut maintain` does.
+            plant.starts()
+            plant.store.jobs.end_run("shop", plant.fence)
+            plant.now_ms += 60_000
+        assert [each.rule for each in plant.store.alarms.evaluate()] == [AlarmRule.JOB_NOT_RUNNING]
+        assert alarm.rule is AlarmRule.JOB_NOT_RUNNING
+        plant.starts()
+        plant.store.jobs.end_run("shop", plant.fence, RunEnd())
+        assert plant.evaluate() == []
+        plant.starts()
+
+
+def test_a_run_that_fails_again_and_again_is_one_alarm(local_plant: Plant) -> None:
+    plant = local_plant
+    for round_ in range(4):
+        ended_by_error(plant)
+        assert plant.evaluate() == [AlarmRule.JOB_NOT_RUNNING]
+        plant.now_ms += 5_000
+        if round_ % 2:
+            plant.store.jobs.record_failed_start("shop", RunEnd(error="it does not load"))
+            assert plant.evaluate() == [AlarmRule.JOB_NOT_RUNNING]
+        plant.starts()
+        plant.passes(5_000)
+        assert plant.evaluate() == [AlarmRule.JOB_NOT_RUNNING]
+    plant.is_back()
+    assert plant.evaluate() == []
+    assert len(plant.store.alarms.resolved()) == 1

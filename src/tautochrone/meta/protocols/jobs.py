@@ -133,7 +133,8 @@ class Jobs(Protocol):
         """The run ended by itself: other jobs do not wait for this one until it runs again. Repeatable.
 
         Args:
-            end: how it ended; None: in order.
+            end: how it ended; None: it was no run but a command that owned the job: a job that did not run
+                before it, and should, still does not.
             report: its last one; None: as before.
 
         Raises:

@@ -22,6 +22,8 @@ from tautochrone.model.transactions import CoordinatedTransaction
 __all__ = ["Facts", "OpenCheckpoint", "conditions_of"]
 
 _MB = 1024**2
+_BACK_MS = 30_000
+"""A run that goes on for so long, or ends in order, is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +69,13 @@ def conditions_of(facts: Facts) -> list[Condition]:
 
 def _jobs(facts: Facts) -> Iterator[Condition]:
     for job in facts.jobs.values():
-        if not job.liveness.is_down:
-            continue
         end = job.end
-        if job.liveness is Liveness.FAILED and end is not None:
+        # A run that has just come back may end in the same way: then it is the same alarm.
+        was_down = job.liveness is Liveness.RUNNING and end is not None and end.error is not None
+        comes_back = was_down and facts.now_ms - (job.started_ms or 0) <= _BACK_MS
+        if not (job.liveness.is_down or comes_back):
+            continue
+        if job.liveness is not Liveness.STOPPED and end is not None:
             since_ms = end.at_ms
             reason = Reason.of(ReasonCode.RUN_FAILED, at=_time(end.at_ms), text=end.error or "")
         else:
@@ -86,6 +91,7 @@ def _jobs(facts: Facts) -> Iterator[Condition]:
             since_ms=since_ms,
             reason=reason,
             command=command,
+            follows=comes_back,
         )
 
 

@@ -31,7 +31,14 @@ from tautochrone.meta.database.repository import (
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.checkpoints import is_alive, job_status, pending, skip, unrecorded_datasets
+from tautochrone.meta.queries.checkpoints import (
+    is_alive,
+    job_status,
+    liveness_of,
+    pending,
+    skip,
+    unrecorded_datasets,
+)
 from tautochrone.meta.queries.invariant_checks import replace_invariants
 from tautochrone.meta.queries.run_reports import as_json, report_from_json
 from tautochrone.meta.queries.source_observations import (
@@ -42,7 +49,7 @@ from tautochrone.meta.queries.source_observations import (
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Part, RunProcess
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.run_report import RunEnd, RunReport
 
@@ -90,7 +97,8 @@ class SqlJobs(Repository):
             if fence is not None:
                 check_fence(connection, job, fence)
             if claim is not None:
-                own = _ownership_columns(claim, self._clock(), lease_ms)
+                now = self._clock()
+                own = _ownership_columns(claim, now, lease_ms) | {"ended": _ended_before(known, now)}
                 connection.execute(update(t.jobs).where(_J.name == job).values(own))
             # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
@@ -109,15 +117,15 @@ class SqlJobs(Repository):
         claim: Claim | None = None,
     ) -> Fence:
         with self._write() as connection:
-            query = select(_J.fence).where(_J.name == job).with_for_update()
-            stored = connection.execute(query).scalar()
+            query = select(t.jobs).where(_J.name == job).with_for_update()
+            stored = connection.execute(query).first()
             if stored is None:
                 raise unknown_job_error(job)
-            fence = Fence(max(stored, at_least) + 1)
+            fence = Fence(max(stored.fence, at_least) + 1)
             now = self._clock()
             if claim is not None:
                 _require_free_job(connection, job, claim, now)
-            own = _ownership_columns(claim, now, lease_ms, owner)
+            own = _ownership_columns(claim, now, lease_ms, owner) | {"ended": _ended_before(stored, now)}
             connection.execute(update(t.jobs).where(_J.name == job).values(fence=fence, **own))
             reset_observations(
                 connection, job, None if ingests is None else [str(table) for table in ingests]
@@ -159,8 +167,9 @@ class SqlJobs(Repository):
                 "state": JobState.ENDED.value,
                 "lease_until_ms": None,
                 "heartbeat_ms": now,
-                "ended": as_json(replace(end or RunEnd(), at_ms=now)),
             }
+            if end is not None:
+                values["ended"] = as_json(replace(end, at_ms=now))
             if report is not None:
                 values["report"] = as_json(report)
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
@@ -403,8 +412,21 @@ def _ownership_columns(
         "started_ms": now,
         "heartbeat_ms": now,
         "lease_until_ms": now + lease_ms,
-        "ended": None,
     }
+
+
+def _ended_before(row: Row[Any] | None, now: int) -> Any:
+    """What `jobs.ended` has while a new owner has the job: how the last run ended, if the job was down.
+
+    A command that owns the job for a while, such as `taut maintain`, leaves it down.
+    """
+    liveness = None if row is None else liveness_of(row, now)
+    if row is None or liveness in (Liveness.ENDED, Liveness.REGISTERED):
+        return None
+    if liveness is not Liveness.STOPPED:
+        return row.ended
+    error = f"its process ({row.owner or 'unknown'}) ended without saying so"
+    return as_json(RunEnd(at_ms=row.heartbeat_ms or row.started_ms or 0, error=error))
 
 
 def _job_running_error(

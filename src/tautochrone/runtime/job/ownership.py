@@ -193,7 +193,7 @@ class Heartbeat(Closeable):
     run says of itself goes with it, and once per second when it has something new to say.
 
     Args:
-        monitor: collects what the run says of itself; None: it says nothing.
+        monitor: collects what the run says of itself; None: it is no run but a command that owns the job.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Heartbeat(Closeable):
         self._lease_ms = lease_ms
         self._emit = emit
         self._monitor = monitor
-        self._end = RunEnd()
+        self._end = None if monitor is None else RunEnd()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tautochrone-heartbeat", daemon=True)
 
