@@ -274,15 +274,15 @@ class LogFlow(PolledFlow):
         warnings = self.log.alarms(position) if isinstance(self.log, RaisesAlarms) else ()
         for reason in warnings:
             self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
-        if isinstance(self.log, KeepsLogs):
-            self._report_kept(self.log, position, warnings)
+        self._report_kept(position, warnings)
 
-    def _report_kept(self, log: KeepsLogs, position: LogPosition, warnings: Sequence[Reason]) -> None:
+    def _report_kept(self, position: LogPosition, warnings: Sequence[Reason]) -> None:
         lag: Mapping[str, int] = {}
         kept: Sequence[KeptLog] = ()
         problem = None
         try:
-            lag, kept = self.log.lag(position), log.kept_logs(position)
+            lag = self.log.lag(position)
+            kept = self.log.kept_logs(position) if isinstance(self.log, KeepsLogs) else ()
         except TautochroneError as error:
             # The user of a flow may not be allowed to see it. A database that is gone fails the next read.
             problem = f"[{error.error_class}] {error.message}"

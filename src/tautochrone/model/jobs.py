@@ -117,10 +117,10 @@ class Claim:
 class JobStatus:
     """One job. Times are epoch milliseconds of the store.
 
-    `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to do next,
-    `newest_done` the newest that it did, `process` who owns it, as far as it said. `report` is the last word
-    of its newest run, `end` how the last run ended that said so. While a run has the job, `end` is there only
-    if the one before left the job down.
+    `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to do
+    next, `newest_done` the newest that it did, `process` who owns it, as far as it said. `report` is the last
+    word of its newest run, `end` how the last run ended that said so. While a run has the job, `end` is there
+    only if the one before left the job down.
     """
 
     name: str

@@ -194,7 +194,7 @@ class SourceAlarm(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKept(Event):
-    """What a database keeps of its log for a capture; each minute."""
+    """How far a capture is behind its database, and what that keeps of its log for it; each minute."""
 
     flow: str
     dataset: str
