@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tautochrone.model.jobs import JobStatus
     from tautochrone.model.query import QueryRunner
     from tautochrone.model.reason import Reason
+    from tautochrone.model.sink import PublishedAs
 
 __all__ = ["create_app"]
 
