@@ -152,14 +152,16 @@ def test_status_shows_skipped_source_files(run: Callable[..., str], tmp_path: Pa
         store.datasets.record_skipped_files(
             "shop", store.jobs.newest_fence("shop"), VIEW, "totals", [skipped]
         )
-    stopped, header, _line, row, line = run("status").splitlines()
+    stopped, command, header, _line, row, line = run("status").splitlines()
+    assert command == "  `taut run` goes on where it stopped"
     assert stopped.startswith("job shop is NOT RUNNING since 1970-01-01T00:01:00.000Z")
     assert (header.split()[-2:], row.split()[-2:]) == (["skipped", "error"], ["3", "NULL"])
     assert line == (
         "lake.default.totals: flow totals skipped 3 files (REPLACED_IN_PLACE): file:///in/a, file:///in/b "
         "and 1 more"
     )
-    entry = json.loads(run("status", "--json"))
+    entry, job = map(json.loads, run("status", "--json").splitlines())
+    assert (job["job"], job["liveness"]) == ("shop", "not running")
     assert entry["skipped"] == 3
     assert entry["skipped_files"][0]["paths"] == ["file:///in/a", "file:///in/b"]
 

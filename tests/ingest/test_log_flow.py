@@ -14,11 +14,11 @@ from tautochrone.errors import FencedError, IngestError
 from tautochrone.ingest import log_flow
 from tautochrone.ingest.log_flow import LogFlow
 from tautochrone.model.effects import Step
-from tautochrone.model.events import BulkComplete, CopyWaits, Event, LogWrittenBySpark
+from tautochrone.model.events import BulkComplete, CopyWaits, Event, LogKept, LogWrittenBySpark
 from tautochrone.model.lake import Staged, TaskStage
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import LogBatch
+from tautochrone.model.source import KeptLog, LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition, SparkPosition
 from tautochrone.testing.toy_database import RELATIONS, Change, ToyChangeLog, ToyDatabase, _table
 
@@ -349,3 +349,27 @@ def test_an_idle_source_takes_no_commit(bench: Bench) -> None:
     commits = len(bench.table.commits)
     assert bench.run().failure() is None
     assert len(bench.table.commits) == commits
+
+
+def test_what_a_database_keeps_is_said_and_why_it_is_not_known(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptLog(
+        name="reader", is_own=True, distance_bytes=9, kept_bytes=9, is_lost=False, last_read=None, drop=""
+    )
+    monkeypatch.setattr(ToyChangeLog, "kept_logs", lambda _log, _position: [kept], raising=False)
+    deposit(bench, 1, 10)
+    bench.run()
+    (event,) = [event for event in bench.events if isinstance(event, LogKept)]
+    assert (event.flow, event.kept, event.problem) == ("bank", [kept], None)
+    assert event.source == ToyChangeLog(bench.database).name
+
+    def refuse(_log: ToyChangeLog, _position: object) -> list[KeptLog]:
+        raise IngestError("SOURCE_RIGHTS_MISSING", "this user may not see it")
+
+    monkeypatch.setattr(ToyChangeLog, "kept_logs", refuse, raising=False)
+    bench.events.clear()
+    # The flow needs no such right.
+    assert bench.run().failure() is None
+    (event,) = [event for event in bench.events if isinstance(event, LogKept)]
+    assert (event.kept, event.problem) == ([], "[SOURCE_RIGHTS_MISSING] this user may not see it")

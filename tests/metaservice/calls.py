@@ -13,6 +13,7 @@ from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.model.run_report import RunEnd, RunReport
 from tautochrone.model.sink import (
     Intent,
     Published,
@@ -32,6 +33,7 @@ TOPOLOGY = [
 ]
 SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
+    "alarms.current", "alarms.resolved", "jobs.report",
     "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
     "checkpoints.highest_used_number", "checkpoints.latest_done", "checkpoints.latest_published",
     "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress", "checkpoints.states",
@@ -192,6 +194,14 @@ def registered(store: Store, _fence: Fence) -> None:
     store.registrations.unregister("etl")
 
 
+def alarmed(store: Store, fence: Fence) -> int:
+    """The number of the alarm about a run that an error ended."""
+    store.jobs.end_run("job", fence, RunEnd(error="No space left"))
+    (alarm,) = store.alarms.evaluate()
+    assert alarm.id is not None
+    return alarm.id
+
+
 DETAILS = DatasetDetails(
     dataset=VIEW, definition="b", location="a.sql:1", text="SELECT 1", columns=(), lineage=ColumnLineage()
 )
@@ -213,7 +223,22 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         store.roots.report("job", fence, {ROOT: Version("r1")}),
         store.roots.report_source_times("job", fence, {ROOT: (SourceTime(version=Version("r1"), at_ms=7),)}),
     ),
-    "jobs.end_run": lambda store, fence: store.jobs.end_run("job", fence),
+    "jobs.end_run": lambda store, fence: store.jobs.end_run("job", fence, RunEnd(error="x"), RunReport()),
+    "jobs.record_failed_start": lambda store, fence: (
+        store.jobs.end_run("job", fence),
+        store.jobs.record_failed_start("job", RunEnd(error="no such column")),
+    ),
+    "alarms.evaluate": alarmed,
+    "alarms.acknowledge": lambda store, fence: store.alarms.acknowledge(alarmed(store, fence), "ann"),
+    "alarms.claim_notifications": lambda store, fence: (
+        alarmed(store, fence),
+        # A message whose claim was lost is due again when the claim is over.
+        store.alarms.claim_notifications("ops", 1_000),
+        None,
+    )[2:],
+    "alarms.record_notified": lambda store, fence: store.alarms.record_notified(
+        alarmed(store, fence), "ops", "fired", "HTTP 500", attempts=2, retry_ms=10
+    ),
     "roots.observe_external_table": lambda store, fence: (
         store.roots.observe_external_table("job", fence, OUTSIDER, None, Version("o1")),
         store.roots.observe_external_table("job", fence, OUTSIDER, Version("o1"), Version("o2")),

@@ -19,7 +19,7 @@ CLASSES = [
     for kind in vars(events).values()
     if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
 ]
-SILENT = {events.NoNews, events.RunNotRemembered, events.SinkBatch}
+SILENT = {events.LogKept, events.NoNews, events.RunNotRemembered, events.SinkBatch}
 """They say nothing, or nothing where there are no rows."""
 
 st.register_type_strategy(Reason, st.builds(unclassified, st.text()))

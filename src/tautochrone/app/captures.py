@@ -131,14 +131,6 @@ def _point(version: TableVersion, flow: str) -> int | None:
     return position.point if isinstance(position, LogPosition) else None
 
 
-def _lag_ms(position: LogPosition, lag: Mapping[str, int]) -> int | None:
-    if lag and not any(lag.values()):
-        return 0
-    if position.source_ms is None:
-        return None
-    return max(0, time.time_ns() // 1_000_000 - position.source_ms)
-
-
 def _status(
     log: ChangeLog, table: TableName, position: LogPosition | None, rates: CommitRates
 ) -> CaptureStatus:
@@ -166,7 +158,9 @@ def _status(
         chunks_left=0 if position is None else position.bulk.chunks_left,
         chunks_done=0 if position is None else position.bulk.chunks_done,
         lag=lag,
-        lag_ms=None if position is None or error is not None else _lag_ms(position, lag),
+        lag_ms=None
+        if position is None or error is not None
+        else position.lag_ms(lag, time.time_ns() // 1_000_000),
         rates=rates,
         kept=kept,
         waits_for=waits_for,

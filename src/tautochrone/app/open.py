@@ -53,6 +53,7 @@ from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.monitor import RunMonitor
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.change_logs import check_light_logs
 from tautochrone.runtime.streams.flow_settings import check_bad_records, check_limits, check_recreated_topics
@@ -283,7 +284,12 @@ class Project(Closeable):
         """
         definitions, all_jobs = self.analysed(full)
         graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
-        emit = self._listeners(graph)
+        listeners, monitor = self._listeners(graph), self._monitor()
+
+        def emit(event: events.Event) -> None:
+            listeners(event)
+            monitor.take(event.map_texts(redacted))
+
         self._report_definitions(definitions, graph, all_jobs)
         identity = self.identify()
         database = definitions.scope.namespace[0]
@@ -306,7 +312,13 @@ class Project(Closeable):
                 sibling_tables=frozenset(all_jobs.order) - frozenset(graph.order),
             ),
             lake_id=lake_id(self.settings, identity),
+            monitor=monitor,
         )
+
+    def _monitor(self) -> RunMonitor:
+        """What collects what the run says of itself."""
+        is_local = "://" not in self.settings.storage
+        return RunMonitor(self.settings.storage if is_local else None, self.settings.alarm_limits)
 
     def _report_definitions(self, definitions: Definitions, graph: Graph, all_jobs: Graph) -> None:
         self._emit(

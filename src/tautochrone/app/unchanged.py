@@ -30,8 +30,10 @@ from typing import TYPE_CHECKING
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import RunEnd
 from tautochrone.project.readable_code import files_read
 from tautochrone.project.spec import INVARIANTS_FOLDER
 
@@ -44,7 +46,15 @@ if TYPE_CHECKING:
     from tautochrone.runtime.job.ownership import Ownership
     from tautochrone.runtime.loop.run import Run, RunState
 
-__all__ = ["LastRun", "News", "end_without_news", "last_run", "program_of", "run_and_remember"]
+__all__ = [
+    "LastRun",
+    "News",
+    "end_without_news",
+    "last_run",
+    "program_of",
+    "run_and_remember",
+    "since_last_run",
+]
 
 _FOLDER = "last-run"
 _VALID_MS = 3_600_000
@@ -234,8 +244,28 @@ def _record(
             observations={TableName.parse(name): observed_ms for name in last.observed},
             checkpoint=last.checkpoint,
         )
-    store.jobs.end_run(job, fence)
+    store.jobs.end_run(job, fence, RunEnd())
     return int(fence)
+
+
+def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
+    """What came since the last run of a job, without Spark and without another run; None for a job that did
+    not end, or is none of the project's."""
+    if job.name != settings.job or job.liveness is not Liveness.ENDED:
+        return None
+    last = _read(_file_of(settings))
+    if last is None or last.fence != job.fence:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it reads more than folders of files, or failed")
+    try:
+        now = _folders_now(last.folders).hashes
+        tables = _locations(settings, map(TableName.parse, last.tables))
+    except (OSError, TautochroneError) as error:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=f"{type(error).__name__}: {error}")
+    changed = [folder for folder in last.folders if now.get(folder) != last.folders[folder]]
+    changed += [table for table in last.tables if tables.get(table) != last.tables[table]]
+    if not changed:
+        return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
+    return Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))
 
 
 # -- what a run depends on -----------------------------------------------------------------------------------

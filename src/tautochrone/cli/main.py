@@ -85,6 +85,7 @@ def _parser() -> _Parser:
     _add_serve(commands)
     _add_lineage(commands)
     _add_jobs_and_pins(commands)
+    _add_alarms(commands)
     _add_sinks_and_sources(commands)
     _add_transactions(commands)
     _add_token(commands)
@@ -314,6 +315,21 @@ def _add_jobs_and_pins(commands: Any) -> None:
     _add_meta(pins)
 
 
+def _add_alarms(commands: Any) -> None:
+    alarms = _add_command(commands, "alarms", "what somebody has to look at", reads=True, spark=False)
+    alarms.epilog = "Exit status: 0 no alarm, or somebody looks after each; 1 nobody looks after one of them."
+    alarms.add_argument("--acknowledge", type=int, metavar="ID", help="you look after this alarm")
+    alarms.add_argument("--by", metavar="NAME", help="with --acknowledge: who does (default: your user name)")
+    alarms.add_argument("--resolved", action="store_true", help="list alarms that are over, too")
+    alarms.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="with --resolved: so many at most (default 20)"
+    )
+    alarms.add_argument(
+        "--test", action="store_true", help="send a test to each target of [alarms.notify] instead"
+    )
+    _add_meta(alarms)
+
+
 def _add_sinks_and_sources(commands: Any) -> None:
     sinks = _add_command(
         commands, "sinks", "the sinks: what they show, how far they are behind", reads=True, spark=False
@@ -490,6 +506,7 @@ COMMANDS = {
     "config": ("project", "config"),
     "serve": ("run", "serve"),
     "lineage": ("metaservice", "lineage"),
+    "alarms": ("metaservice", "alarms"),
     "jobs": ("metaservice", "jobs"),
     "pins": ("metaservice", "pins"),
     "sinks": ("status", "sinks"),

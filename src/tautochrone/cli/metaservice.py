@@ -4,22 +4,25 @@ without Spark."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import getpass
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.cli.status import show_last_words
 from tautochrone.errors import MetaError
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation
 
 if TYPE_CHECKING:
     from tautochrone.meta import Store
+    from tautochrone.metaservice.api.alarms import AlarmEntry
     from tautochrone.metaservice.client import Service
 
-__all__ = ["jobs", "lineage", "pins", "token", "transactions"]
+__all__ = ["alarms", "jobs", "lineage", "pins", "token", "transactions"]
 
 
 @contextmanager
@@ -121,7 +124,63 @@ def jobs(arguments: argparse.Namespace) -> int:
             for j in all_jobs
         ],
     )
+    for job in all_jobs:
+        if job.last_words is not None:
+            answer().write(f"\njob {job.name}: {job.last_words.process}\n")
+            words = job.last_words
+            show_last_words(words.error, words.hint, words.lines, words.command)
     return 0
+
+
+def alarms(arguments: argparse.Namespace) -> int:
+    """The open alarms; or somebody looks after one. Exit status 1: there is one that nobody looks after."""
+    if arguments.test:
+        return _test_targets(arguments)
+    with _service(arguments) as service:
+        if arguments.acknowledge is not None:
+            service.acknowledge(arguments.acknowledge, arguments.by or getpass.getuser())
+        entries = service.alarms(arguments.limit if arguments.resolved else 0)
+    if arguments.json:
+        for entry in entries:
+            json_line(entry.model_dump(mode="json"))
+    elif not entries:
+        answer().write("no alarms\n")
+    else:
+        _show_alarms(entries)
+    waiting = [entry for entry in entries if entry.resolved_at_ms is None and entry.acknowledged_by is None]
+    return 1 if waiting else 0
+
+
+def _show_alarms(entries: Sequence[AlarmEntry]) -> None:
+    table(
+        ("id", "level", "rule", "subject", "since", "acknowledged", "over"),
+        [
+            (
+                *(entry.id, str(entry.level), str(entry.rule), entry.subject, iso_timestamp(entry.since_ms)),
+                *(entry.acknowledged_by or "", iso_timestamp(entry.resolved_at_ms) or ""),
+            )
+            for entry in entries
+        ],
+    )
+    for entry in entries:
+        if entry.resolved_at_ms is not None:
+            continue
+        answer().write(f"\n{entry.rule} {entry.subject}: {entry.reason}\n  what to do: {entry.command}\n")
+        for target, sent in entry.notified.items():
+            if sent.error is not None:
+                answer().write(f"  not sent to {target}, {sent.failures} tries: {sent.error}\n")
+
+
+def _test_targets(arguments: argparse.Namespace) -> int:
+    """Send each target of the project's settings a test."""
+    from tautochrone.app.alarms import send_test
+    from tautochrone.app.locate import locate
+
+    targets = locate(options_of(arguments))[1].alarm_targets
+    results = {target.name: send_test(target) for target in targets}
+    lines = [{"target": name, "sent": error is None, "error": error} for name, error in results.items()]
+    show(lines, ("target", "sent", "error"), as_json=arguments.json)
+    return 1 if not results or any(results.values()) else 0
 
 
 def pins(arguments: argparse.Namespace) -> int:

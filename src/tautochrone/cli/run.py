@@ -9,12 +9,14 @@ and for supervisors of the process it is still the same one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -29,6 +31,7 @@ from tautochrone.errors import (
 )
 from tautochrone.model import events
 from tautochrone.model.backoff import Backoff
+from tautochrone.model.run_report import RunEnd
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
@@ -138,12 +141,13 @@ def _execute(
 ) -> tuple[int, bool]:
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
+    from tautochrone.app.alarms import AlarmLoop, evaluate_and_notify
     from tautochrone.app.open import Project
     from tautochrone.app.unchanged import run_and_remember
     from tautochrone.runtime.job.topology import select
     from tautochrone.runtime.loop.run import Run, RunState
 
-    with Project(options, emit, located=located) as project:
+    with _recording_failed_start(located[1]) as begins, Project(options, emit, located=located) as project:
         full = None if arguments.full_refresh_all else selected[1]
         if restarts.full_refreshes_left is not None:
             full = restarts.full_refreshes_left
@@ -159,15 +163,19 @@ def _execute(
             return _definitions_load(options, project, located, emit, failure)
 
         execution = Run(job, selection, definitions_load if may_restart else None)
+        begins(job)
         stopping = _stop_on_signals(execution, emit)
         number_before = _newest_checkpoint(job)
         if arguments.continuous:
             project.announce()
-            state = execution.continuously(project.settings.interval_ms)
+            with AlarmLoop(job.store, project.settings.alarm_targets):
+                state = execution.continuously(project.settings.interval_ms)
         elif program is None:
             state = execution.once()
         else:
             state = run_and_remember(job, program, execution, emit)
+        if not arguments.continuous and project.settings.alarm_targets:
+            evaluate_and_notify(job.store, project.settings.alarm_targets)
         restart = False
         restarts.full_refreshes_left = sorted(map(str, execution.full_refreshes_left))
         if arguments.continuous and execution.died is not None:
@@ -178,6 +186,26 @@ def _execute(
             emit(events.DefinitionsReloading(in_s=wait_s, error=str(execution.outdated)))
             restart = not stopping.wait(wait_s)
     return {RunState.COMPLETED: 0, RunState.FAILED: 1, RunState.CANCELED: 130}[state], restart
+
+
+@contextlib.contextmanager
+def _recording_failed_start(settings: Settings) -> Iterator[Callable[[Job], None]]:
+    """An error that ends a run before it owns its job is written into the store: otherwise people would see
+    the end of an earlier run there. What is yielded is called with the job, once there is one."""
+    jobs: list[Job] = []
+    from tautochrone.app.alarms import evaluate_and_notify
+    from tautochrone.app.stores import existing_store
+
+    try:
+        yield jobs.append
+    except Exception as error:
+        # This error is reported in any case; a store that cannot be written to must not hide it.
+        with contextlib.suppress(TautochroneError), existing_store(settings) as store:
+            if not any(job.journal.fence for job in jobs):
+                store.jobs.record_failed_start(settings.job, RunEnd.by(error))
+            if settings.alarm_targets:
+                evaluate_and_notify(store, settings.alarm_targets)
+        raise
 
 
 def _newest_checkpoint(job: Job) -> int | None:

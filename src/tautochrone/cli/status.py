@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
+from tautochrone.app.unchanged import since_last_run
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, Store
+from tautochrone.metaservice.last_words import last_words
+from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
@@ -28,10 +31,12 @@ from tautochrone.traces import logs_of, traces_in
 if TYPE_CHECKING:
     from tautochrone.app.captures import CaptureStatus
     from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
+    from tautochrone.project.settings import Settings
 
-__all__ = ["checkpoints", "show_sources", "sinks", "source_line", "sources", "status"]
+__all__ = ["checkpoints", "show_last_words", "show_sources", "sinks", "source_line", "sources", "status"]
 
 _DEFECTS = 10
+_ALARMS = 5
 
 
 # -- taut status --------------------------------------------------------------------------------------
@@ -43,6 +48,7 @@ def status(arguments: argparse.Namespace) -> int:
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         statuses, jobs = store.datasets.statuses(), store.jobs.states()
+        alarms = store.alarms.current()
         bad_records = _quarantined_rows(statuses, settings.catalog)
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
@@ -62,8 +68,12 @@ def status(arguments: argparse.Namespace) -> int:
     counts = (*quarantines, *skips, *violations)
     columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
     if not arguments.json:
-        _show_jobs(jobs, statuses)
+        _show_jobs(jobs, statuses, settings)
+        _show_alarms(alarms)
     show(lines, columns, as_json=arguments.json)
+    if arguments.json:
+        for job in jobs:
+            json_line(_job_line(job, settings))
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
@@ -72,21 +82,56 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus]) -> None:
+def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus], settings: Settings) -> None:
     """A line for each job with datasets, unless it runs. That one is not running is part of the answer."""
     shown = {status.job for status in statuses}
     for job in jobs:
-        if job.name not in shown or job.liveness in (Liveness.RUNNING, Liveness.REGISTERED):
+        words = last_words(job)
+        if job.name not in shown:
             continue
-        seen = iso_timestamp(job.heartbeat_ms or job.started_ms)
-        if job.liveness is Liveness.ENDED:
-            sys.stderr.write(f"job {job.name}: the last run ended at {seen}\n")
-            continue
-        owner = "" if job.owner is None else f" ({job.owner})"
-        answer().write(
-            f"job {job.name} is NOT RUNNING since {seen}: its process{owner} ended without saying so, or "
-            "cannot reach the store; `taut run` goes on where it stopped\n"
-        )
+        seen = iso_timestamp(job.seen_ms)
+        if words is not None:
+            state = "is NOT RUNNING since" if job.liveness is Liveness.STOPPED else "FAILED at"
+            answer().write(f"job {job.name} {state} {seen}: {words.process}\n")
+            show_last_words(words.error, words.hint, words.lines, words.command)
+        elif job.liveness is Liveness.ENDED:
+            since = since_last_run(settings, job)
+            news = "" if since is None else f"; {since}"
+            sys.stderr.write(f"job {job.name}: the last run ended at {seen}{news}\n")
+
+
+def show_last_words(error: str | None, hint: str | None, lines: Sequence[str], command: str) -> None:
+    """What is known of a job that does not run, after the line that says so; see `LastWords`."""
+    if error:
+        answer().write(f"  {error}\n")
+    if hint:
+        answer().write(f"  hint: {hint}\n")
+    if lines:
+        answer().write("  its last lines:\n")
+        answer().writelines(f"    | {line}\n" for text in lines for line in text.splitlines())
+    answer().write(f"  `{command}` goes on where it stopped\n")
+
+
+def _job_line(job: JobStatus, settings: Settings) -> dict[str, object]:
+    """A job as an object of JSON; it has `job` instead of `dataset`."""
+    words = last_words(job)
+    return {
+        "job": job.name,
+        "pipeline": job.pipeline,
+        "liveness": str(job.liveness),
+        "seen_at": iso_timestamp(job.seen_ms),
+        "last_words": None if words is None else asdict(words),
+        **reason_fields("since_last_run", since_last_run(settings, job)),
+    }
+
+
+def _show_alarms(alarms: Sequence[Alarm]) -> None:
+    """How many there are; `taut alarms` says which."""
+    shown = [alarm for alarm in alarms if alarm.rule is not AlarmRule.JOB_NOT_RUNNING]
+    if shown:
+        number = f"{len(shown)} alarm{'' if len(shown) == 1 else 's'}"
+        names = ", ".join(f"{alarm.rule} {alarm.subject}" for alarm in shown[:_ALARMS])
+        answer().write(f"{number}: {names}{', …' if len(shown) > _ALARMS else ''}; see `taut alarms`\n")
 
 
 def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | None]) -> dict[str, object]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -43,6 +43,8 @@ from tautochrone.model.source import (
     AwaitsTransactions,
     BulkOnExecutors,
     ChangeLog,
+    KeepsLogs,
+    KeptLog,
     LogBatch,
     NetsChanges,
     RaisesAlarms,
@@ -266,11 +268,36 @@ class LogFlow(PolledFlow):
     def _raise_alarms(self, position: LogPosition) -> None:
         """Now and then. Each alarm is repeated as long as its cause lasts."""
         now = time.monotonic()
-        if not isinstance(self.log, RaisesAlarms) or now < self._next_alarms:
+        if now < self._next_alarms:
             return
         self._next_alarms = now + _ALARMS_INTERVAL_S
-        for reason in self.log.alarms(position):
+        warnings = self.log.alarms(position) if isinstance(self.log, RaisesAlarms) else ()
+        for reason in warnings:
             self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
+        self._report_kept(position, warnings)
+
+    def _report_kept(self, position: LogPosition, warnings: Sequence[Reason]) -> None:
+        lag: Mapping[str, int] = {}
+        kept: Sequence[KeptLog] = ()
+        problem = None
+        try:
+            lag = self.log.lag(position)
+            kept = self.log.kept_logs(position) if isinstance(self.log, KeepsLogs) else ()
+        except TautochroneError as error:
+            # The user of a flow may not be allowed to see it. A database that is gone fails the next read.
+            problem = f"[{error.error_class}] {error.message}"
+        self.emit(
+            events.LogKept(
+                flow=self.name,
+                dataset=str(self.table),
+                source=self.log.name,
+                lag=dict(lag),
+                lag_ms=None if problem else position.lag_ms(lag, time.time_ns() // 1_000_000),
+                kept=list(kept),
+                warnings=list(warnings),
+                problem=problem,
+            )
+        )
 
     def _copy(self, position: LogPosition) -> LogPosition:
         """The next chunks of the bulk: several by executors, or one by the driver."""

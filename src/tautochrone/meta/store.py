@@ -14,6 +14,7 @@ from tautochrone.meta import protocols
 from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Transactions, now_ms
+from tautochrone.meta.sql.alarms import SqlAlarms
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
 from tautochrone.meta.sql.datasets import SqlDatasets, SqlHistory
 from tautochrone.meta.sql.deliveries import SqlDeliveries
@@ -53,6 +54,7 @@ class MetaStore(Closeable):
         self._database = database
         self._clock = clock
         transactions = Transactions(database, clock)
+        self.alarms: protocols.Alarms = SqlAlarms(transactions)
         self.checkpoints: protocols.Checkpoints = SqlCheckpoints(transactions)
         self.datasets: protocols.Datasets = SqlDatasets(transactions)
         self.deliveries: protocols.Deliveries = SqlDeliveries(transactions)

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from tautochrone.metaservice.coordinator import TransactionCoordinator
     from tautochrone.metaservice.http.metrics import Metrics
     from tautochrone.metaservice.pages import Forms
+    from tautochrone.model.jobs import JobStatus
     from tautochrone.model.query import QueryRunner
+    from tautochrone.model.reason import Reason
     from tautochrone.model.sink import PublishedAs
 
 __all__ = ["create_app"]
@@ -74,6 +76,7 @@ def create_app(
     instance: str = "",
     proxies: Collection[str] = (),
     published_as: Callable[[int], PublishedAs] = lambda _number: {},
+    since_last_run: Callable[[JobStatus], Reason | None] = lambda _job: None,
 ) -> FastAPI:
     """Compose the application.
 
@@ -88,6 +91,7 @@ def create_app(
         instance: by which `/healthz` tells this server from one that had its port before.
         proxies: addresses of reverse proxies that say as what browsers sent a request.
         published_as: by format the versions of published tables at a checkpoint.
+        since_last_run: what came since the last run of a job that ended, as far as that is known.
     """
     app = FastAPI(
         title="Tautochrone MetaService",
@@ -107,7 +111,9 @@ def create_app(
         """The health check. It needs no token."""
         return Health(version=_VERSION, catalog=catalog is not None, instance=instance)
 
-    metrics = None if store is None else _add_store(app, store, forms, coordinator, queries)
+    metrics = None
+    if store is not None:
+        metrics = _add_store(app, store, forms, coordinator, queries, since_last_run)
     app.router.routes.append(
         _CatalogMount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
     )
@@ -128,6 +134,7 @@ def _add_store(
     forms: Forms | str,
     coordinator: TransactionCoordinator | None,
     queries: tuple[QueryRunner, str] | None,
+    since_last_run: Callable[[JobStatus], Reason | None],
 ) -> Metrics:
     # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
@@ -139,7 +146,7 @@ def _add_store(
 
     add_store_routes(app, store)
     forms = Forms(unavailable_reason=forms) if isinstance(forms, str) else forms
-    add_pages(app, store, forms)
+    add_pages(app, store, forms, since_last_run)
     runner, key = queries or (forms.runner, "")
     add_api(app, store, runner, forms.unavailable_reason, key)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import MetaStore, Store
+from tautochrone.metaservice.api.alarms import AlarmEntry, alarms_of
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
 from tautochrone.metaservice.api.jobs import Job, StartedJob, jobs_of
 from tautochrone.metaservice.api.reads import CreatedPin, Pin, Versions, WriteToken, pins_of, write_token
@@ -69,6 +70,16 @@ class Service(Protocol):
     def pins(self) -> list[Pin]:
         """The live pins, by the end of their lease."""
 
+    def alarms(self, resolved: int = 0) -> list[AlarmEntry]:
+        """The open alarms, the critical ones first, and then so many that are over."""
+
+    def acknowledge(self, alarm: int, by: str) -> None:
+        """Say who looks after an open alarm.
+
+        Raises:
+            MetaError: `ALARM_NOT_FOUND`.
+        """
+
     def write_token(self) -> str:
         """A write token: reads with it as `after` show what the sources hold now."""
 
@@ -112,6 +123,13 @@ class LocalService:
 
     def pins(self) -> list[Pin]:
         return pins_of(self._store)
+
+    def alarms(self, resolved: int = 0) -> list[AlarmEntry]:
+        self._store.alarms.evaluate()
+        return alarms_of(self._store, resolved)
+
+    def acknowledge(self, alarm: int, by: str) -> None:
+        self._store.alarms.acknowledge(alarm, by)
 
     def write_token(self) -> str:
         return write_token(self._store)
@@ -157,6 +175,12 @@ class Client(Closeable):
 
     def pins(self) -> list[Pin]:
         return self._request(list[Pin], "GET", "/api/v1/pins")
+
+    def alarms(self, resolved: int = 0) -> list[AlarmEntry]:
+        return self._request(list[AlarmEntry], "GET", f"/api/v1/alarms?resolved={resolved}")
+
+    def acknowledge(self, alarm: int, by: str) -> None:
+        self._send("POST", f"/api/v1/alarms/{alarm}/acknowledge", {"by": by})
 
     def write_token(self) -> str:
         return self._request(WriteToken, "POST", "/api/v1/tokens").token

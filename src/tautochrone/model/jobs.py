@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.reason import Reason
+from tautochrone.model.run_report import RunEnd, RunReport
 
 __all__ = [
     "JOB_LEASE_MS",
@@ -35,13 +36,20 @@ class JobState(StrEnum):
 
 class Liveness(StrEnum):
     """What can be said of a job's process. `STOPPED`: it ended without saying so, or cannot reach the store:
-    its lease has ended. `ENDED`: it said so, as a one-shot run does. `REGISTERED`: it has not run yet,
-    or is a job of another program that started and never renews its lease, so that nothing is known."""
+    its lease has ended. `FAILED`: the last run said that an error ended it, or could not begin. `ENDED`: it
+    ended in order, as a one-shot run does. `REGISTERED`: it has not run yet, or is a job of another program
+    that started and never renews its lease, so that nothing is known."""
 
     REGISTERED = "registered"
     RUNNING = "running"
     STOPPED = "not running"
+    FAILED = "failed"
     ENDED = "ended"
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it does not run and should."""
+        return self in (Liveness.STOPPED, Liveness.FAILED)
 
 
 class Part(StrEnum):
@@ -109,8 +117,10 @@ class Claim:
 class JobStatus:
     """One job. Times are epoch milliseconds of the store.
 
-    `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to
-    do next, `newest_done` the newest that it did, `process` who owns it, as far as it said.
+    `alive` means running with a lease that did not run out. `target` is the checkpoint that it has to do
+    next, `newest_done` the newest that it did, `process` who owns it, as far as it said. `report` is the last
+    word of its newest run, `end` how the last run ended that said so. While a run has the job, `end` is there
+    only if the one before left the job down.
     """
 
     name: str
@@ -127,6 +137,24 @@ class JobStatus:
     datasets: int
     liveness: Liveness
     process: RunProcess | None = None
+    report: RunReport | None = None
+    end: RunEnd | None = None
+
+    @property
+    def seen_ms(self) -> int | None:
+        """Its last sign of life, be it a start that failed."""
+        if self.liveness is Liveness.FAILED and self.end is not None:
+            return self.end.at_ms
+        return self.heartbeat_ms or self.started_ms
+
+    @property
+    def command(self) -> str:
+        """The command that goes on where the job stopped."""
+        if self.report is None:
+            return "taut run"
+        continuous = "" if self.report.interval_ms is None else " --continuous"
+        job = "" if self.name == self.pipeline else f" --job {self.name}"
+        return f"taut run{continuous}{job}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

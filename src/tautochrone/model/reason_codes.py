@@ -285,6 +285,23 @@ class ReasonCode(StrEnum):
     TABLE_DROPPED = "TABLE_DROPPED"
     OLD_DATA_KEPT = "OLD_DATA_KEPT"
 
+    # What somebody has to look at, and what is known of a job that does not run.
+    JOB_STOPPED = "JOB_STOPPED"
+    RUN_FAILED = "RUN_FAILED"
+    FLOW_FAILED = "FLOW_FAILED"
+    CHECKPOINT_TAKES_LONG = "CHECKPOINT_TAKES_LONG"
+    ROWS_LATE = "ROWS_LATE"
+    SINK_LATE = "SINK_LATE"
+    SINK_NEEDS_ATTENTION = "SINK_NEEDS_ATTENTION"
+    LOG_RETAINED = "LOG_RETAINED"
+    LOG_LOST = "LOG_LOST"
+    BAD_RECORDS_CAME = "BAD_RECORDS_CAME"
+    DISK_SPACE_LOW = "DISK_SPACE_LOW"
+    TRANSACTION_UNSETTLED = "TRANSACTION_UNSETTLED"
+    NOTHING_SINCE_LAST_RUN = "NOTHING_SINCE_LAST_RUN"
+    FILES_SINCE_LAST_RUN = "FILES_SINCE_LAST_RUN"
+    NEWS_NOT_KNOWN = "NEWS_NOT_KNOWN"
+
 
 def _unversioned_text(params: Mapping[str, Any]) -> str:
     return f"it reads {', '.join(params['sources'])}, which has no versions"
@@ -693,6 +710,23 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.OLD_DATA_KEPT: (
         "the next run computes the reverted tables again; the old data is kept until it is confirmed"
     ),
+    ReasonCode.JOB_STOPPED: (
+        "its process ({process}) ended without saying so, or cannot reach the store, since {since}"
+    ),
+    ReasonCode.RUN_FAILED: "its last run ended with an error at {at}: {text}",
+    ReasonCode.FLOW_FAILED: "flow {flow} fails (failures in a row: {attempts}): {text}",
+    ReasonCode.CHECKPOINT_TAKES_LONG: "checkpoint {checkpoint} is open since {since}; usual are {usual_s} s",
+    ReasonCode.ROWS_LATE: "it may lack what came since {since}",
+    ReasonCode.SINK_LATE: "it lacks a checkpoint published at {since}, after {failures} failed tries {text}",
+    ReasonCode.SINK_NEEDS_ATTENTION: "trying again cannot help: {text}",
+    ReasonCode.LOG_RETAINED: "the database keeps {kept_mb} MB of its log for {reader}",
+    ReasonCode.LOG_LOST: "the database removed log that {reader} needs",
+    ReasonCode.BAD_RECORDS_CAME: "{records} bad records are set aside in {table}, the last at {at}: {text}",
+    ReasonCode.DISK_SPACE_LOW: "{free_mb} of {total_mb} MB are free where the storage is ({path})",
+    ReasonCode.TRANSACTION_UNSETTLED: "its decision ({state}) could not be carried out: {text}",
+    ReasonCode.NOTHING_SINCE_LAST_RUN: "nothing came since the last run",
+    ReasonCode.FILES_SINCE_LAST_RUN: "files came or changed since the last run, in {folders}",
+    ReasonCode.NEWS_NOT_KNOWN: "what came since the last run is not known without a run: {cause}",
 }
 """Templates of parameters, or functions of them. `SEVERAL` is made of the texts of its parts."""
 

@@ -208,6 +208,20 @@ class LogPosition:
         """
         return relation not in self.marker or relation in self.bulk.waiting
 
+    def lag_ms(self, lag: Mapping[str, int], now_ms: int) -> int | None:
+        """By at most how many milliseconds the table is behind in time: 0 if it has all of the log, else the
+        age of the newest transaction that it has. None: not known.
+
+        Args:
+            lag: how far the log is ahead of the position, by unit.
+
+        >>> LogPosition(log="db", point=7, source_ms=1_000).lag_ms({"bytes": 12}, 5_000)
+        4000
+        """
+        if lag and not any(lag.values()):
+            return 0
+        return None if self.source_ms is None else max(0, now_ms - self.source_ms)
+
     def copied_since(self, before: LogPosition) -> frozenset[str]:
         """Relations that were copied as a whole, and whose bulk is complete now and was not before.
 

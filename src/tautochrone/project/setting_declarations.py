@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.model.alarms import NotificationForm
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
@@ -224,6 +225,77 @@ SETTINGS = (
         meaning="where refreshes are reported as OpenLineage events: a URL, or a file that gets a line for "
         "each ([OpenLineage](service.md#openlineage))",
         variable="TAUTOCHRONE_EVENTS_OPENLINEAGE",
+        by_reference=True,
+    ),
+    Setting(
+        key="alarms.checkpoint_stuck",
+        kind=Duration(),
+        default="5m",
+        meaning="a [checkpoint is stuck](alarms.md#rules) when it is open for longer, and for ten times as "
+        "long as usual",
+        variable="TAUTOCHRONE_ALARMS_CHECKPOINT_STUCK",
+    ),
+    Setting(
+        key="alarms.dataset_late",
+        kind=DurationOrNone(),
+        default="none",
+        meaning="a dataset may lack what its sources have for so long, also between the runs of a pipeline "
+        "that runs once; `none`: there is no such alarm",
+        variable="TAUTOCHRONE_ALARMS_DATASET_LATE",
+    ),
+    Setting(
+        key="alarms.sink_behind",
+        kind=Duration(),
+        default="5m",
+        meaning="a sink may lack a published checkpoint for so long",
+        variable="TAUTOCHRONE_ALARMS_SINK_BEHIND",
+    ),
+    Setting(
+        key="alarms.retained_log",
+        kind=Size(),
+        default="10GB",
+        meaning="a database may keep so much log for a capture",
+        variable="TAUTOCHRONE_ALARMS_RETAINED_LOG",
+    ),
+    Setting(
+        key="alarms.quarantine_quiet",
+        kind=Duration(),
+        default="1h",
+        meaning="the alarm about bad records is over when none came for so long",
+        variable="TAUTOCHRONE_ALARMS_QUARANTINE_QUIET",
+    ),
+    Setting(
+        key="alarms.disk_free",
+        kind=Size(),
+        default="20GB",
+        meaning="with less free space where the storage is there is an alarm, if that is also less than "
+        "`disk_free_percent` of the disk",
+        variable="TAUTOCHRONE_ALARMS_DISK_FREE",
+    ),
+    Setting(
+        key="alarms.disk_free_percent",
+        kind=WholeNumber(0),
+        default=10,
+        meaning="see `disk_free`",
+        variable="TAUTOCHRONE_ALARMS_DISK_FREE_PERCENT",
+    ),
+    Setting(
+        key="alarms.notify.*.url",
+        kind=Text(),
+        meaning="a URL that gets a POST for each alarm that fires or is over "
+        "([messages](alarms.md#messages)); it is masked in all texts",
+        by_reference=True,
+    ),
+    Setting(
+        key="alarms.notify.*.form",
+        kind=Choice(NotificationForm),
+        meaning="what is posted: `json` (as without it), or `slack`",
+    ),
+    Setting(
+        key="alarms.notify.*.command",
+        kind=Text(),
+        meaning="instead of a URL, a command line that is run for each message, without a shell; it gets the "
+        "JSON on its standard input",
         by_reference=True,
     ),
     Setting(

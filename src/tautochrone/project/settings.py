@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings, check_supported
 from tautochrone.iceberg.sessions.hadoop_files import s3_options
+from tautochrone.model.alarms import AlarmLimits, NotificationForm
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
@@ -37,9 +38,11 @@ from tautochrone.project.setting_layers import (
 )
 from tautochrone.project.setting_layers import SPARK_DEFAULTS_FILE_NAME as SPARK_DEFAULTS
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.redaction import keep_secret
 from tautochrone.spark.session.settings import SparkSettings
 
 __all__ = [
+    "AlarmTarget",
     "BadRecordsSetting",
     "FlowLimits",
     "MaintenanceRules",
@@ -117,6 +120,54 @@ def participant_settings(values: Mapping[tuple[str, ...], Value]) -> dict[str, P
         name: ParticipantSettings(format=formats.get(name, ""), options=options.get(name, {}), origin=origin)
         for name, origin in origins.items()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmTarget:
+    """A section `[alarms.notify.NAME]`: who gets messages about alarms. It has a URL or a command."""
+
+    name: str
+    url: str | None = field(default=None, repr=False)
+    command: str | None = field(default=None, repr=False)
+    form: NotificationForm = NotificationForm.JSON
+
+
+def alarm_targets(values: Mapping[tuple[str, ...], Value]) -> tuple[AlarmTarget, ...]:
+    """The sections, from all settings in force.
+
+    Raises:
+        SettingsError: `INVALID_SETTING`, a section has no target, or two; `SECRET_NOT_FOUND`.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    for path, value in values.items():
+        if path[:2] == ("alarms", "notify"):
+            sections.setdefault(path[2], {})[path[3]] = value.reveal()
+            origins.setdefault(path[2], value.origin)
+    for name, section in sections.items():
+        url = section.get("url")
+        if ("url" in section) == ("command" in section) or (url and not url.startswith(("http:", "https:"))):
+            raise SettingsError(
+                "INVALID_SETTING",
+                f"[alarms.notify.{name}] names no target for messages, or more than one",
+                location=origins[name],
+                hint="give it either a url (http:// or https://) or a command",
+            )
+        for secret in (url, section.get("command")):
+            keep_secret(secret or "")
+    return tuple(AlarmTarget(name=name, **section) for name, section in sorted(sections.items()))
+
+
+def _alarm_limits(setting: Callable[[str], Any]) -> AlarmLimits:
+    return AlarmLimits(
+        checkpoint_stuck_ms=setting("checkpoint_stuck"),
+        dataset_late_ms=setting("dataset_late"),
+        sink_behind_ms=setting("sink_behind"),
+        retained_log_bytes=setting("retained_log"),
+        quarantine_quiet_ms=setting("quarantine_quiet"),
+        disk_free_bytes=setting("disk_free"),
+        disk_free_percent=setting("disk_free_percent"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +314,8 @@ class Settings:
     sinks: Mapping[str, SinkSettings] = field(default_factory=dict)
     keep_transaction_ids_ms: int | None = None
     participants: Mapping[str, ParticipantSettings] = field(default_factory=dict, repr=False)
+    alarm_limits: AlarmLimits = field(default_factory=AlarmLimits)
+    alarm_targets: tuple[AlarmTarget, ...] = field(default=(), repr=False)
 
 
 def effective_values(
@@ -324,6 +377,8 @@ def load_settings(
         patience_ms=setting("run", "patience"),
         align_ms=setting("run", "align"),
         keep_transaction_ids_ms=setting("transactions", "keep_ids"),
+        alarm_limits=_alarm_limits(partial(setting, "alarms")),
+        alarm_targets=alarm_targets(values),
         meta_url=setting("meta", "url"),
         meta_token=optional_setting("meta", "token"),
         meta_retry_ms=setting("meta", "retry"),

@@ -12,6 +12,7 @@ from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api.events import LATE_MS, Cursor, alarms_after, events_after
 from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.names import Fence
+from tautochrone.model.run_report import RunEnd
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.transactions import TransactionOperation
 
@@ -123,7 +124,7 @@ def test_a_job_whose_lease_ends_is_one_alarm(store: MetaStore, clock: Clock) -> 
     assert events_after(store, cursor) == ([], cursor)
     # It comes back, ends as it should, and is killed the next time.
     shop.fence = store.jobs.take_over("shop")
-    store.jobs.end_run("shop", shop.fence)
+    store.jobs.end_run("shop", shop.fence, RunEnd())
     clock.now_ms += 1_000_000
     assert events_after(store, cursor) == ([], cursor)
     store.jobs.take_over("shop")

@@ -72,6 +72,9 @@ def test_tables_are_states_of_the_database(bank: CapturedBank, database: psycopg
     attempt = bank.run()
     attempt.require_completed()
     assert not attempt.named("checkpoint"), "there was no news"
+    (kept_log,) = attempt.named("log_kept")
+    assert "problem" not in kept_log
+    assert (True, False) in [(entry["is_own"], entry["is_lost"]) for entry in kept_log["kept"]]
 
 
 def test_first_build_takes_rows_as_they_were_copied(

@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "alarms",
     "checkpoint_jobs",
     "checkpoints",
     "dataset_details",
@@ -72,13 +73,16 @@ jobs = Table(
     Column("process", JSON),
     Column("lake", Text),
     Column("lake_fence", BigInteger),
+    Column("report", JSON(none_as_null=True)),
+    Column("ended", JSON(none_as_null=True)),
 )
-"""`process` has the fields of `RunProcess` for its owner. `observed_ms` is when its owner last observed that
-its sources have nothing new. `observations` has by table with a source the time of the last source
-observation: all that the source held then is in the reported version (`meta.queries.source_observations`).
-`lake` is the address of the lake that has the job's tables (`meta.sql.jobs`). `lake_fence` is the
-highest fence of the job in the lake's commit metadata when the store was last reconciled
-(`meta.sql.recovery`)."""
+"""`process` has the fields of `RunProcess` for its owner, `report` those of `model.run_report.RunReport` of
+its newest run, `ended` those of `RunEnd`; null while it runs. `observed_ms` is when its owner last
+observed that its sources have nothing new. `observations` has by table with a source the time of the last
+source observation: all that the source held then is in the reported version
+(`meta.queries.source_observations`). `lake` is the address of the lake that has the job's tables
+(`meta.sql.jobs`). `lake_fence` is the highest fence of the job in the lake's commit metadata when the
+store was last reconciled (`meta.sql.recovery`)."""
 
 datasets = Table(
     "datasets",
@@ -359,3 +363,25 @@ transaction_chunks = Table(
     Column("content_hash", String(255), nullable=False),
     Column("server", String(255), nullable=False),
 )
+
+alarms = Table(
+    "alarms",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("rule", String(40), nullable=False),
+    Column("subject", String(1000), nullable=False),
+    Column("job", String(255), nullable=False),
+    Column("level", String(20), nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("reason", JSON, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("fired_at_ms", BigInteger, nullable=False),
+    Column("acknowledged_by", String(255)),
+    Column("acknowledged_at_ms", BigInteger),
+    Column("resolved_at_ms", BigInteger),
+    Column("notified", JSON, nullable=False),
+    Index("alarms_by_end", "resolved_at_ms", "id"),
+)
+"""Each alarm that ever fired; without `resolved_at_ms` it is open, and there is at most one open alarm of a
+rule and a subject. `reason` is that of when it fired. `notified` has by target the fields of
+`model.alarms.Notified`."""

@@ -1,5 +1,6 @@
 """What the store can do, part by part, without how. It must never know SQL or HTTP. Start at `Store`."""
 
+from tautochrone.meta.protocols.alarms import Alarms
 from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
 from tautochrone.meta.protocols.datasets import Datasets, History
 from tautochrone.meta.protocols.deliveries import Deliveries
@@ -11,6 +12,7 @@ from tautochrone.meta.protocols.store import Store
 from tautochrone.meta.protocols.transactions import Transactions
 
 __all__ = [
+    "Alarms",
     "Checkpoints",
     "Datasets",
     "Deliveries",

@@ -29,7 +29,8 @@ __all__ = [
 
 
 class DatasetState(StrEnum):
-    """The worst state first. `NOT_RUNNING`: its job ended without saying so, and it was not failing then."""
+    """The worst state first. `NOT_RUNNING`: its job ended without saying so, or with an error, and it was not
+    failing then. `BEHIND`: its job has a newer checkpoint without it, or it lacks what a source has."""
 
     FAILING = "failing"
     NOT_RUNNING = "not running"
@@ -44,14 +45,16 @@ class DatasetState(StrEnum):
 class DatasetStatus:
     """The status of one dataset.
 
-    `checkpoint` is the newest checkpoint at which it is complete. `lag_ms` is 0 at the job's newest cut, None
-    when it was never built, else the time since the cut of `checkpoint`, or since the cut that readers see
-    while a broken invariant keeps a newer one from them. Of a job that no longer runs it is the time since
-    its last sign of life, at least.
+    `checkpoint` is the newest checkpoint at which it is complete. `lag_ms` is for how long there may be news
+    that it does not have: the time since all that its sources held was in it (where no source was ever
+    observed: since the cut of `checkpoint`), or since the cut that readers see while a broken invariant keeps
+    a newer one from them. It is 0 while that is a moment ago and its job runs, None when it was never built.
+    Of a job that no longer runs it is the time since its last sign of life, at least.
     `readable` is the newest checkpoint at which strong readers see it, `readable_lag_ms` likewise: behind
     `checkpoint` when another job, or a table that belongs to it, is.
     `mode` and `reason` are those of its last refresh, `error` is why the newest one gave no version,
-    or the broken invariant that keeps readers from it; `failure` is the former with its code.
+    or the broken invariant that keeps readers from it, or why a flow into it fails; `failure` is the first or
+    the last with its code, `failing_since_ms` when that began, in epoch milliseconds.
     `skipped` are source files that it lacks, `expectations` its own with the rows that violate them.
     """
 
@@ -71,6 +74,7 @@ class DatasetStatus:
     expectations: tuple[ExpectationCount, ...] = ()
     readable: CheckpointNumber | None = None
     readable_lag_ms: int | None = None
+    failing_since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

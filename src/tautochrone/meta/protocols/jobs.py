@@ -12,6 +12,7 @@ from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobStatus, RunProcess
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.run_report import RunEnd, RunReport
 
 __all__ = ["REGISTERED", "JobEntry", "Jobs", "Registrations", "TableRole"]
 
@@ -104,6 +105,7 @@ class Jobs(Protocol):
         observed_ms: int | None = None,
         observations: Mapping[TableName, int] | None = None,
         checkpoint: int | None = None,
+        report: RunReport | None = None,
     ) -> None:
         """The owner is alive. Leases decide for whom the others wait, never who may write.
 
@@ -114,18 +116,39 @@ class Jobs(Protocol):
             observations: by table that the job ingests or reads as an external one, an epoch millisecond of
                 the store's clock: all that the source held then is in the version that the job reported.
             checkpoint: the checkpoint that shows these versions; None: no checkpoint shows them yet.
+            report: what the run says of itself now; None: as before.
 
         Raises:
             FencedError: a newer owner exists.
         """
 
     @writes
-    def end_run(self, job: str, fence: Fence) -> None:
-        """The run ended normally: other jobs do not wait for this one until it runs again. Repeatable.
+    def end_run(
+        self,
+        job: str,
+        fence: Fence,
+        end: RunEnd | None = None,
+        report: RunReport | None = None,
+    ) -> None:
+        """The run ended by itself: other jobs do not wait for this one until it runs again. Repeatable.
+
+        Args:
+            end: how it ended; None: it was no run but a command that owned the job: a job that did not run
+                before it, and should, still does not.
+            report: its last one; None: as before.
 
         Raises:
             FencedError: a newer owner exists.
         """
+
+    @writes
+    def record_failed_start(self, job: str, end: RunEnd) -> None:
+        """A run of the job could not even take it over. Nothing is recorded for an unknown job, or while it
+        runs. Repeatable."""
+
+    @reads
+    def report(self, job: str) -> RunReport | None:
+        """What the newest run of the job said last; None for an unknown job, or when it said nothing."""
 
     @reads
     def newest_fence(self, job: str) -> Fence:

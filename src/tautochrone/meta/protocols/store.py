@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self, get_type_hints
 
 from tautochrone.meta.protocols import marks
+from tautochrone.meta.protocols.alarms import Alarms
 from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
 from tautochrone.meta.protocols.datasets import Datasets, History
 from tautochrone.meta.protocols.deliveries import Deliveries
@@ -44,6 +45,7 @@ class Store(Protocol):
     epoch milliseconds of the store's clock where nothing else is said.
     """
 
+    alarms: Alarms
     checkpoints: Checkpoints
     datasets: Datasets
     deliveries: Deliveries

@@ -26,6 +26,7 @@ from tautochrone.meta.protocols.checkpoints import BusyJob
 from tautochrone.meta.protocols.jobs import REGISTERED
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.invariant_checks import broken_at
+from tautochrone.meta.queries.run_reports import end_from_json, report_from_json
 from tautochrone.meta.queries.source_observations import unobserved_roots
 from tautochrone.meta.queries.topology import Topology, read_topology
 from tautochrone.meta.queries.version_intervals import Cut, cut_at, discard, recorded
@@ -420,7 +421,7 @@ def is_alive(state: str, lease_until_ms: int | None, now: int) -> bool:
 def liveness_of(row: Row[Any], now: int) -> Liveness:
     """What the row of a job says of its process."""
     if row.state == JobState.ENDED:
-        return Liveness.ENDED
+        return Liveness.FAILED if (row.ended or {}).get("error") is not None else Liveness.ENDED
     if is_alive(row.state, row.lease_until_ms, now):
         return Liveness.RUNNING
     # A job of another program may start by the API and never renew its lease.
@@ -447,4 +448,6 @@ def job_status(connection: Connection, row: Row[Any], topology: Topology, now: i
         datasets=len(topology.datasets(row.name)),
         liveness=liveness_of(row, now),
         process=None if row.process is None else RunProcess(**row.process),
+        report=report_from_json(row.report),
+        end=end_from_json(row.ended),
     )

@@ -14,6 +14,7 @@ observations of its cut. They advance as long as the job finds nothing new.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 
 from sqlalchemy import Connection, func, select, update
 
@@ -29,6 +30,7 @@ __all__ = [
     "aligned_cut",
     "mark_source_times_unknown",
     "observations_of_cut",
+    "observed_up_to",
     "record_observations",
     "require_observed",
     "reset_observations",
@@ -163,6 +165,40 @@ def unobserved_roots(
         part = max((parts[job] for job in observers if job in parts), default=number)
         if is_source and observations.get(part, {}).get(name, 0) <= after_ms:
             yield name, observers
+
+
+def observed_up_to(connection: Connection, topology: Topology, seen: Mapping[str, int]) -> dict[str, int]:
+    """By table the time up to which all that its sources held is in it, in epoch milliseconds of the store:
+    the oldest observation among its sources. Sources that were never observed do not count; a table without
+    any other is left out.
+
+    Args:
+        seen: by table the checkpoint at which it is looked at.
+    """
+    ingesting = {
+        name for row in connection.execute(select(_J.observations)) for name in row.observations or ()
+    }
+    parts = {number: _last_parts(connection, number) for number in {*seen.values()}}
+    numbers = {part for last in parts.values() for part in last.values()} | parts.keys()
+    rows = connection.execute(select(_C.number, _C.observations).where(_C.number.in_(numbers)))
+    observations = {row.number: row.observations or {} for row in rows}
+    order = list(TopologicalSorter(topology.inputs).static_order())
+    order += sorted(topology.owner.keys() - {*order})
+    result: dict[str, int] = {}
+    for number, last in parts.items():
+        oldest: dict[str, int] = {}
+        for name in order:
+            times = [oldest[source] for source in topology.inputs.get(name, ()) if source in oldest]
+            if name in topology.roots or name in ingesting or name not in topology.owner:
+                observers = (
+                    [topology.owner[name]] if name in topology.owner else sorted(_readers(topology, name))
+                )
+                part = max((last[job] for job in observers if job in last), default=number)
+                times += [at_ms] if (at_ms := observations.get(part, {}).get(name, 0)) else []
+            if times:
+                oldest[name] = min(times)
+        result |= {name: oldest[name] for name, at in seen.items() if at == number and name in oldest}
+    return result
 
 
 def _last_parts(connection: Connection, number: int) -> dict[str, int]:

@@ -33,7 +33,9 @@ from tautochrone.meta.queries.refresh_records import (
     skipped_files_of,
     stored_expectations,
 )
-from tautochrone.meta.queries.topology import direct_inputs, read_topology
+from tautochrone.meta.queries.run_reports import report_from_json
+from tautochrone.meta.queries.source_observations import observed_up_to
+from tautochrone.meta.queries.topology import Topology, direct_inputs, read_topology
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
 from tautochrone.model.definitions import (
     ColumnLineage,
@@ -42,12 +44,13 @@ from tautochrone.model.definitions import (
     ExpectationCount,
     LakeColumn,
 )
-from tautochrone.model.jobs import Liveness, Part
+from tautochrone.model.jobs import JOB_LEASE_MS, Liveness, Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import FlowFailure, RunReport
 from tautochrone.model.source import SkippedFiles, SkipReason
 
-__all__ = ["SqlDatasets", "SqlHistory"]
+__all__ = ["SqlDatasets", "SqlHistory", "statuses_of"]
 
 _C, _D, _F, _P, _R, _V = (
     table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.refreshes, t.versions)
@@ -77,7 +80,7 @@ class SqlDatasets(Repository):
 
     def statuses(self) -> tuple[DatasetStatus, ...]:
         with self._read() as connection:
-            return _statuses(connection, self._clock())
+            return statuses_of(connection, self._clock())
 
     def lineage(self, table: TableName) -> Lineage:
         with self._read() as connection:
@@ -338,52 +341,88 @@ class _Job:
     Attributes:
         newest: its newest cut.
         done: the newest of which it did its part.
-        seen_ms: its last sign of life if it ended without saying so, else None.
+        liveness: whether it runs.
+        seen_ms: its last sign of life.
+        report: what its newest run said last.
     """
 
     newest: _Cut | None
     done: _Cut | None
-    seen_ms: int | None
+    liveness: Liveness
+    seen_ms: int
+    report: RunReport | None
+
+    @property
+    def runs(self) -> bool:
+        # Of a job of another program that renews no lease nothing else is known.
+        return self.liveness in (Liveness.RUNNING, Liveness.REGISTERED)
+
+    @property
+    def usual_lag_ms(self) -> int:
+        """So old are the observations of a run that keeps up, at most."""
+        interval_ms = None if self.report is None else self.report.interval_ms
+        return max(JOB_LEASE_MS, 3 * (interval_ms or 0))
+
+    def flow_failure(self, dataset: str) -> tuple[str, FlowFailure] | None:
+        """The flow into a dataset that fails, and how; of several the first by name."""
+        flows = {} if self.report is None else self.report.flows
+        failures = ((name, flow) for name, flow in sorted(flows.items()) if flow.dataset == dataset)
+        return next(failures, None)
 
 
 def _jobs(connection: Connection, now: int) -> dict[str, _Job]:
     newest, done = _newest_cuts(connection), _newest_cuts(connection, done=True)
     jobs = {}
     for row in connection.execute(select(t.jobs)):
-        stopped = liveness_of(row, now) is Liveness.STOPPED
-        seen_ms = (row.heartbeat_ms or row.started_ms or 0) if stopped else None
-        jobs[row.name] = _Job(newest.get(row.name), done.get(row.name), seen_ms)
+        jobs[row.name] = _Job(
+            newest=newest.get(row.name),
+            done=done.get(row.name),
+            liveness=liveness_of(row, now),
+            seen_ms=row.heartbeat_ms or row.started_ms or 0,
+            report=report_from_json(row.report),
+        )
     return jobs
 
 
-def _statuses(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
-    """Every dataset that isn't retired, by name."""
-    jobs = _jobs(connection, now)
+def statuses_of(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
+    """Every dataset that isn't retired, by name.
+
+    This alone decides the state of a dataset: commands, pages, metrics, HTTP interface and alarms show it.
+    """
+    jobs, topology = _jobs(connection, now), read_topology(connection)
     rows = connection.execute(select(t.datasets).where(_D.retired.is_(False)).order_by(_D.name)).all()
     done = {name: job.done for name, job in jobs.items() if job.done is not None}
     versions = _newest_versions(connection)
     complete_now = _complete_at(connection, done)
     errors = _newest_errors(connection)
     kept_back = _kept_from_readers(connection)
-    readable = _readable_cuts(connection, rows, done, complete_now, versions)
-    result = []
+    readable = _readable_cuts(connection, rows, done, complete_now, versions, topology)
+    complete: dict[str, _Cut] = {}
     for row in rows:
         key = (row.job, row.name)
         # Nearly all are complete at the newest checkpoint that their job did. Only the others need a query.
-        complete = done[row.job] if key in complete_now else None
-        if complete is None and key in versions:
-            complete = _last_complete_checkpoint(connection, row)
-        job = jobs[row.job]
-        status = _status(row, versions.get(key), complete, job, errors.get(row.name), now)
+        cut = done[row.job] if key in complete_now else None
+        if cut is None and key in versions:
+            cut = _last_complete_checkpoint(connection, row)
+        if cut is not None:
+            complete[row.name] = cut
+    observed = observed_up_to(connection, topology, {name: cut.number for name, cut in complete.items()})
+    observed_by_readers = observed_up_to(connection, topology, {n: cut.number for n, cut in readable.items()})
+    result = []
+    for row in rows:
+        job, cut = jobs[row.job], complete.get(row.name)
+        version = versions.get((row.job, row.name))
+        status = _status(row, version, cut, job, errors.get(row.name), observed.get(row.name), now)
+        status = _with_failure(connection, status, job)
         if row.name in kept_back:
             error, seen_ms = kept_back[row.name]
             lag_ms = status.lag_ms
-            if complete is not None:
-                lag_ms = max(lag_ms or 0, now - min(seen_ms, complete.cut_at_ms))
+            if cut is not None:
+                lag_ms = max(lag_ms or 0, now - min(seen_ms, cut.cut_at_ms))
             status = replace(status, error=status.error or error, lag_ms=lag_ms)
         seen = readable.get(row.name)
         if seen is not None:
-            lag_ms = _lag_ms(seen, job, now)
+            lag_ms = _lag_ms(seen, job, observed_by_readers.get(row.name), now)
             if row.name in kept_back:
                 lag_ms = max(lag_ms, status.lag_ms or 0)
             status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
@@ -391,10 +430,28 @@ def _statuses(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
     return tuple(result)
 
 
+def _with_failure(connection: Connection, status: DatasetStatus, job: _Job) -> DatasetStatus:
+    """The status with the failure of a flow into the dataset, and with when its failure began."""
+    if status.failure is not None:
+        complete = 0 if status.checkpoint is None else status.checkpoint
+        begun = (
+            select(func.min(_C.cut_at_ms))
+            .join(t.failures, _F.checkpoint == _C.number)
+            .where(_F.dataset == str(status.dataset), _F.checkpoint > complete)
+        )
+        return replace(status, failing_since_ms=connection.execute(begun).scalar())
+    failing = job.flow_failure(str(status.dataset))
+    if failing is None:
+        return status
+    name, flow = failing
+    failure = Reason.of(ReasonCode.FLOW_FAILED, flow=name, attempts=flow.attempts, text=flow.error)
+    return replace(status, failure=failure, error=str(failure), failing_since_ms=flow.since_ms)
+
+
 def _state(status: DatasetStatus, job: _Job) -> DatasetState:
     state = _state_while_running(status, job)
     needs_its_job = state not in (DatasetState.FAILING, DatasetState.WAITING)
-    return DatasetState.NOT_RUNNING if job.seen_ms is not None and needs_its_job else state
+    return DatasetState.NOT_RUNNING if job.liveness.is_down and needs_its_job else state
 
 
 def _state_while_running(status: DatasetStatus, job: _Job) -> DatasetState:
@@ -406,18 +463,26 @@ def _state_while_running(status: DatasetStatus, job: _Job) -> DatasetState:
         return DatasetState.WAITING if code is ReasonCode.WAITS_FOR_INPUT else DatasetState.FAILING
     if status.checkpoint is None:
         return DatasetState.NEVER
-    if not status.lag_ms:
-        return DatasetState.FRESH
-    # A newer cut exists. When no dataset of the job has a newer version, its checkpoint is being refreshed.
-    is_newest = job.done is not None and status.checkpoint == job.done.number
-    return DatasetState.BUILDING if is_newest else DatasetState.BEHIND
+    if job.done is None or status.checkpoint < job.done.number:
+        return DatasetState.BEHIND
+    if job.newest is not None and status.checkpoint < job.newest.number:
+        # No dataset of the job has a version for its newest cut yet: that checkpoint is being refreshed.
+        return DatasetState.BUILDING
+    # After the end of a one-shot run only another run could know more.
+    return DatasetState.BEHIND if job.runs and status.lag_ms else DatasetState.FRESH
 
 
 def _status(
-    row: Row[Any], version: str | None, complete: _Cut | None, job: _Job, error: Row[Any] | None, now: int
+    row: Row[Any],
+    version: str | None,
+    complete: _Cut | None,
+    job: _Job,
+    error: Row[Any] | None,
+    observed_ms: int | None,
+    now: int,
 ) -> DatasetStatus:
     """A status whose state is not known yet."""
-    lag_ms = None if complete is None else _lag_ms(complete, job, now)
+    lag_ms = None if complete is None else _lag_ms(complete, job, observed_ms, now)
     if error is not None and row.kind not in VERSIONED_KINDS:
         error = None
     if error is not None and complete is not None and error.checkpoint <= complete.number:
@@ -444,13 +509,18 @@ def _status(
     )
 
 
-def _lag_ms(seen: _Cut, job: _Job, now: int) -> int:
-    """For how long there may be news that the cut does not have, in milliseconds."""
+def _lag_ms(seen: _Cut, job: _Job, observed_ms: int | None, now: int) -> int:
+    """For how long there may be news that the cut does not have, in milliseconds.
+
+    Args:
+        observed_ms: all that the sources held at this time is in the cut; None: not known.
+    """
     if job.newest is not None and seen.number < job.newest.number:
-        return max(0, now - seen.cut_at_ms)
-    if job.seen_ms is None:
-        return 0
-    return max(0, now - max(seen.cut_at_ms, job.seen_ms))
+        return max(0, now - seen.cut_at_ms if observed_ms is None else now - observed_ms)
+    if job.runs:
+        lag_ms = 0 if observed_ms is None else now - observed_ms
+        return lag_ms if lag_ms > job.usual_lag_ms else 0
+    return max(0, now - (max(seen.cut_at_ms, job.seen_ms) if observed_ms is None else observed_ms))
 
 
 def _readable_cuts(
@@ -459,11 +529,12 @@ def _readable_cuts(
     done: Mapping[str, _Cut],
     complete_now: Collection[tuple[str, str]],
     versions: Collection[tuple[str, str]],
+    topology: Topology,
 ) -> dict[str, _Cut]:
     """By table the newest checkpoint at which strong readers see it. Related tables share one query, and need
     it only where one of them is late."""
     built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
-    topology, remaining = read_topology(connection), set(built)
+    remaining = set(built)
     result: dict[str, _Cut] = {}
     while remaining:
         first = remaining.pop()

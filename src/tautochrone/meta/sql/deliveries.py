@@ -24,7 +24,7 @@ from tautochrone.model.sink import (
     SinkStatus,
 )
 
-__all__ = ["SqlDeliveries"]
+__all__ = ["SqlDeliveries", "sink_statuses"]
 
 _D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 _PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
@@ -174,8 +174,7 @@ class SqlDeliveries(Repository):
 
     def sinks(self) -> tuple[SinkStatus, ...]:
         with self._read() as connection:
-            rows = connection.execute(select(t.deliveries).order_by(_D.sink)).all()
-            return tuple(_status(connection, row) for row in rows)
+            return sink_statuses(connection)
 
     def _require_free(self, connection: Connection, row: Row[Any], job: str) -> None:
         query = select(_J.name, _J.pipeline, _J.state, _J.lease_until_ms).where(_J.name.in_([row.job, job]))
@@ -205,6 +204,12 @@ class SqlDeliveries(Repository):
                 parameters={"sink": sink, "fence": str(sink_fence)},
             )
         connection.execute(update(t.deliveries).where(_D.sink == sink).values(values))
+
+
+def sink_statuses(connection: Connection) -> tuple[SinkStatus, ...]:
+    """All sinks, by name."""
+    rows = connection.execute(select(t.deliveries).order_by(_D.sink)).all()
+    return tuple(_status(connection, row) for row in rows)
 
 
 def _status(connection: Connection, row: Row[Any]) -> SinkStatus:

@@ -11,7 +11,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -31,8 +31,16 @@ from tautochrone.meta.database.repository import (
 from tautochrone.meta.protocols.datasets import DatasetEntry
 from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.checkpoints import is_alive, job_status, pending, skip, unrecorded_datasets
+from tautochrone.meta.queries.checkpoints import (
+    is_alive,
+    job_status,
+    liveness_of,
+    pending,
+    skip,
+    unrecorded_datasets,
+)
 from tautochrone.meta.queries.invariant_checks import replace_invariants
+from tautochrone.meta.queries.run_reports import as_json, report_from_json
 from tautochrone.meta.queries.source_observations import (
     mark_source_times_unknown,
     record_observations,
@@ -41,8 +49,9 @@ from tautochrone.meta.queries.source_observations import (
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Part, RunProcess
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.run_report import RunEnd, RunReport
 
 __all__ = ["SqlJobs", "SqlRegistrations"]
 
@@ -88,7 +97,8 @@ class SqlJobs(Repository):
             if fence is not None:
                 check_fence(connection, job, fence)
             if claim is not None:
-                own = _ownership_columns(claim, self._clock(), lease_ms)
+                now = self._clock()
+                own = _ownership_columns(claim, now, lease_ms) | {"ended": _ended_before(known, now)}
                 connection.execute(update(t.jobs).where(_J.name == job).values(own))
             # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
@@ -107,15 +117,15 @@ class SqlJobs(Repository):
         claim: Claim | None = None,
     ) -> Fence:
         with self._write() as connection:
-            query = select(_J.fence).where(_J.name == job).with_for_update()
-            stored = connection.execute(query).scalar()
+            query = select(t.jobs).where(_J.name == job).with_for_update()
+            stored = connection.execute(query).first()
             if stored is None:
                 raise unknown_job_error(job)
-            fence = Fence(max(stored, at_least) + 1)
+            fence = Fence(max(stored.fence, at_least) + 1)
             now = self._clock()
             if claim is not None:
                 _require_free_job(connection, job, claim, now)
-            own = _ownership_columns(claim, now, lease_ms, owner)
+            own = _ownership_columns(claim, now, lease_ms, owner) | {"ended": _ended_before(stored, now)}
             connection.execute(update(t.jobs).where(_J.name == job).values(fence=fence, **own))
             reset_observations(
                 connection, job, None if ingests is None else [str(table) for table in ingests]
@@ -134,10 +144,13 @@ class SqlJobs(Repository):
         observed_ms: int | None = None,
         observations: Mapping[TableName, int] | None = None,
         checkpoint: int | None = None,
+        report: RunReport | None = None,
     ) -> None:
         with self._fenced(job, fence, durable=False) as connection:
             now = self._clock()
-            values = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
+            values: dict[str, Any] = {"heartbeat_ms": now, "lease_until_ms": now + lease_ms}
+            if report is not None:
+                values["report"] = as_json(report)
             if observed_ms is not None:
                 values["observed_ms"] = observed_ms
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
@@ -145,10 +158,35 @@ class SqlJobs(Repository):
                 observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
                 record_observations(connection, job, observed_at_ms, checkpoint)
 
-    def end_run(self, job: str, fence: Fence) -> None:
+    def end_run(
+        self, job: str, fence: Fence, end: RunEnd | None = None, report: RunReport | None = None
+    ) -> None:
         with self._fenced(job, fence) as connection:
-            values = {"state": JobState.ENDED.value, "lease_until_ms": None, "heartbeat_ms": self._clock()}
+            now = self._clock()
+            values: dict[str, Any] = {
+                "state": JobState.ENDED.value,
+                "lease_until_ms": None,
+                "heartbeat_ms": now,
+            }
+            if end is not None:
+                values["ended"] = as_json(replace(end, at_ms=now))
+            if report is not None:
+                values["report"] = as_json(report)
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
+
+    def record_failed_start(self, job: str, end: RunEnd) -> None:
+        with self._write() as connection:
+            query = select(_J.state, _J.lease_until_ms).where(_J.name == job).with_for_update()
+            row = connection.execute(query).first()
+            now = self._clock()
+            if row is None or is_alive(row.state, row.lease_until_ms, now):
+                return
+            ended = as_json(replace(end, at_ms=now, before_takeover=True))
+            connection.execute(update(t.jobs).where(_J.name == job).values(ended=ended))
+
+    def report(self, job: str) -> RunReport | None:
+        with self._read() as connection:
+            return report_from_json(connection.execute(select(_J.report).where(_J.name == job)).scalar())
 
     def newest_fence(self, job: str) -> Fence:
         with self._read() as connection:
@@ -375,6 +413,20 @@ def _ownership_columns(
         "heartbeat_ms": now,
         "lease_until_ms": now + lease_ms,
     }
+
+
+def _ended_before(row: Row[Any] | None, now: int) -> Any:
+    """What `jobs.ended` has while a new owner has the job: how the last run ended, if the job was down.
+
+    A command that owns the job for a while, such as `taut maintain`, leaves it down.
+    """
+    liveness = None if row is None else liveness_of(row, now)
+    if row is None or liveness in (Liveness.ENDED, Liveness.REGISTERED):
+        return None
+    if liveness is not Liveness.STOPPED:
+        return row.ended
+    error = f"its process ({row.owner or 'unknown'}) ended without saying so"
+    return as_json(RunEnd(at_ms=row.heartbeat_ms or row.started_ms or 0, error=error))
 
 
 def _job_running_error(

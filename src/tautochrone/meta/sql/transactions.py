@@ -24,7 +24,7 @@ from tautochrone.model.transactions import (
     series_of,
 )
 
-__all__ = ["SqlTransactions"]
+__all__ = ["SqlTransactions", "needing_attention"]
 
 _T, _O, _K = t.transactions.c, t.transaction_owners.c, t.transaction_chunks.c
 _F = t.forgotten_transactions.c
@@ -446,6 +446,12 @@ def _chunk(row: Row[Any]) -> TransactionChunk:
         hash=row.content_hash,
         server=row.server,
     )
+
+
+def needing_attention(connection: Connection, limit: int) -> tuple[CoordinatedTransaction, ...]:
+    """Those that a person has to settle, by id."""
+    query = select(t.transactions).where(_T.needs_attention).order_by(_T.id).limit(limit)
+    return tuple(map(_transaction, connection.execute(query)))
 
 
 def _transaction(row: Row[Any]) -> CoordinatedTransaction:

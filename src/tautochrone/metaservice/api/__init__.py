@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.api import checkpoints, datasets, events, jobs, reads
+from tautochrone.metaservice.api import alarms, checkpoints, datasets, events, jobs, reads
 from tautochrone.metaservice.api.queries import add_queries
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.model.query import QueryRunner
@@ -30,7 +30,7 @@ def add_api(
     reads.add_versions(flip, store)
     app.include_router(flip)
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for module in (datasets, jobs, checkpoints, reads, events):
+    for module in (alarms, datasets, jobs, checkpoints, reads, events):
         module.add(router, store)
     add_queries(router, runner, unavailable_reason, key)
     app.include_router(router)

@@ -5,7 +5,7 @@ an event is a cursor: newest row of the history, newest checkpoint and those tha
 newest alarm.
 A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice.
 
-Alarms are jobs whose process ended without a word, failed and late deliveries to sinks, and transactions that
+Alarms are jobs that do not run and should, failed and late deliveries to sinks, and transactions that
 need attention.
 """
 
@@ -27,6 +27,7 @@ from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.metaservice.api.datasets import refresh_entry
 from tautochrone.metaservice.api.reads import BIGGEST
+from tautochrone.model.alarms import AlarmLimits
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.revision import Revision
@@ -35,8 +36,8 @@ from tautochrone.model.transactions import CoordinatedTransaction
 
 __all__ = ["LATE_MS", "Cursor", "add", "alarms_after", "events_after"]
 
-LATE_MS = 300_000
-"""A sink that lacks a checkpoint for this long is late, whatever the reason."""
+LATE_MS = AlarmLimits().sink_behind_ms
+"""A sink that lacks a checkpoint for this long is late, whatever the reason, unless its project says more."""
 _SETTLED_MS = 500
 """Failures are shown after this time: one that began earlier may be recorded later."""
 _MAX_TRANSACTIONS = 1_000
@@ -208,18 +209,21 @@ def _texts(events: list[tuple[str, Cursor, dict[str, Any]]]) -> Iterator[str]:
 def alarms_after(store: Store, after_ms: int) -> list[tuple[int, str, dict[str, Any]]]:
     """Alarms raised after a time, in epoch milliseconds: when, the event's name, its data. In their order."""
     until_ms = store.now_ms() - _SETTLED_MS
-    alarms: list[tuple[int, str, dict[str, Any]]] = [
-        (job.lease_until_ms, "job_not_running", _job(job))
-        for job in store.jobs.states()
-        if job.liveness is Liveness.STOPPED and job.lease_until_ms is not None
-    ]
+    alarms: list[tuple[int, str, dict[str, Any]]] = []
+    late_ms: dict[str, int] = {}
+    for job in store.jobs.states():
+        late_ms[job.name] = LATE_MS if job.report is None else job.report.limits.sink_behind_ms
+        stopped_ms = job.lease_until_ms if job.liveness is Liveness.STOPPED else job.seen_ms
+        if job.liveness.is_down and stopped_ms is not None:
+            alarms.append((stopped_ms, "job_not_running", _job(job)))
     for sink in store.deliveries.sinks():
         if sink.state is DeliveryState.RETIRED:
             continue
         if sink.failed_at_ms is not None and sink.failures:
             alarms.append((sink.failed_at_ms, "sink_failed", _sink(sink, until_ms)))
         if sink.behind_since_ms is not None:
-            alarms.append((sink.behind_since_ms + LATE_MS, "sink_late", _sink(sink, until_ms)))
+            since_ms = sink.behind_since_ms + late_ms.get(sink.job, LATE_MS)
+            alarms.append((since_ms, "sink_late", _sink(sink, until_ms)))
     for record in store.transactions.find(attention=True, limit=_MAX_TRANSACTIONS):
         raised_ms = record.failed_at_ms or record.changed_at_ms
         alarms.append((raised_ms, "transaction_needs_attention", _transaction(record)))
@@ -234,7 +238,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "owner": job.owner,
         "heartbeat_ms": job.heartbeat_ms,
         "checkpoint": None if job.newest_done is None else int(job.newest_done),
-        "command": "taut run",
+        "command": job.command,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from tautochrone.errors import CheckpointUnavailableError
 from tautochrone.meta import JobEntry, Store, TableRole
 from tautochrone.metaservice.api.reads import BIGGEST, Switch, TableVersion, version_list
 from tautochrone.metaservice.http.validation import parse_job_name, table_of_path
+from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.jobs import Claim, JobState, JobStatus, Liveness, RunProcess
 from tautochrone.model.names import Fence, TableName
 
@@ -27,11 +29,22 @@ __all__ = [
 ]
 
 
+class JobLastWords(BaseModel):
+    """Of a job that does not run and should: what became of its process, why the last run ended, its last
+    lines, and the command that goes on."""
+
+    process: str
+    error: str | None
+    hint: str | None
+    lines: list[str]
+    command: str
+
+
 class Job(BaseModel):
     """A job. `alive`: it runs, and its lease has not ended; `liveness` is `not running` when it ended without
-    saying so. `target` is the checkpoint that it works on,
-    `newest_done` the newest that it completed; `announced` are tables that become visible when it starts.
-    Times are epoch milliseconds."""
+    saying so, `failed` when an error ended its last run or kept it from beginning. `target` is the checkpoint
+    that it works on, `newest_done` the newest that it completed; `announced` are tables that become visible
+    when it starts. Times are epoch milliseconds."""
 
     name: str
     pipeline: str
@@ -45,6 +58,7 @@ class Job(BaseModel):
     lease_until_ms: int | None
     target: int | None
     newest_done: int | None
+    last_words: JobLastWords | None
     sources: list[str]
     sinks: list[str]
     announced: list[str]
@@ -175,6 +189,11 @@ def jobs_of(store: Store) -> list[Job]:
     return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.registered()]
 
 
+def _last_words(status: JobStatus | None) -> JobLastWords | None:
+    words = None if status is None else last_words(status)
+    return None if words is None else JobLastWords.model_validate(asdict(words))
+
+
 def _job(entry: JobEntry, status: JobStatus | None) -> Job:
     return Job(
         name=entry.name,
@@ -189,6 +208,7 @@ def _job(entry: JobEntry, status: JobStatus | None) -> Job:
         lease_until_ms=status.lease_until_ms if status else None,
         target=status.target if status else None,
         newest_done=status.newest_done if status else None,
+        last_words=_last_words(status),
         sources=sorted(map(str, entry.sources)),
         sinks=sorted(map(str, entry.sinks)),
         announced=sorted(map(str, entry.announced)),

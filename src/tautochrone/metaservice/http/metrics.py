@@ -8,7 +8,7 @@ number of a checkpoint is never a label, because each value would be a new time 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from threading import Lock
 
@@ -19,6 +19,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from tautochrone.meta import DatasetState, Store
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.model.jobs import Liveness
+from tautochrone.model.run_report import RunReport
+from tautochrone.model.sink import DeliveryState
 
 __all__ = ["CONTENT_TYPE", "Metrics", "add_metrics"]
 
@@ -88,6 +90,10 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tautochrone_{name}", text, labels=labels)
+
+
 class _StoreGauges:
     """Gauges that are read from the store at each request."""
 
@@ -100,7 +106,8 @@ class _StoreGauges:
         yield build
         lag = GaugeMetricFamily(
             "tautochrone_dataset_lag_seconds",
-            "For how long there may be news that a dataset lacks; it grows while its job is not running",
+            "For how long there may be news that a dataset lacks; it grows while its job does not run, or "
+            "does not read its sources",
             labels=["dataset", "job"],
         )
         state = GaugeMetricFamily(
@@ -130,6 +137,8 @@ class _StoreGauges:
         yield from (lag, state, failing, violations)
         yield from self._jobs()
         yield from self._checkpoints()
+        yield from self._sinks()
+        yield from self._alarms()
         pins = GaugeMetricFamily("tautochrone_pins", "Leases of readers that are alive")
         pins.add_metric([], len(self._store.pins.live()))
         yield pins
@@ -149,13 +158,87 @@ class _StoreGauges:
         heartbeat = GaugeMetricFamily(
             "tautochrone_job_heartbeat_age_seconds", "Time since a job's last sign of life", labels=["job"]
         )
-        now_ms = self._store.now_ms()
-        for job in self._store.jobs.states():
+        now_ms, jobs = self._store.now_ms(), self._store.jobs.states()
+        for job in jobs:
             for each in Liveness:
                 liveness.add_metric([job.name, each.value], int(job.liveness is each))
             if job.heartbeat_ms is not None:
                 heartbeat.add_metric([job.name], max(0, now_ms - job.heartbeat_ms) / 1000)
         yield from (liveness, heartbeat)
+        yield from self._reports([(job.name, job.report) for job in jobs if job.report is not None])
+
+    def _reports(self, reports: Sequence[tuple[str, RunReport]]) -> Iterator[Metric]:
+        """What runs say of themselves: as they said it last, be it long ago."""
+        flow = _gauge("flow_failing", "1 for a flow that fails", "flow", "dataset", "job")
+        lag = _gauge("capture_lag_seconds", "By so much a capture is behind its database", "source", "job")
+        log = _gauge(
+            "capture_retained_log_bytes", "Log that a database keeps for a reader", "source", "reader", "job"
+        )
+        lost = _gauge(
+            "capture_log_lost",
+            "1 when the database removed what a reader needs",
+            "source",
+            "reader",
+            "job",
+        )
+        at = _gauge("capture_measured_timestamp_seconds", "When a capture was last asked", "source", "job")
+        bad = _gauge("quarantined_rows", "Bad records that were set aside", "dataset", "job")
+        free = _gauge("storage_free_bytes", "Free space where the storage of a job is", "job")
+        size = _gauge("storage_size_bytes", "The size of the disk where the storage of a job is", "job")
+        for job, report in reports:
+            for name, failure in report.flows.items():
+                flow.add_metric([name, failure.dataset, job], 1)
+            for capture in report.captures.values():
+                at.add_metric([capture.source, job], capture.at_ms / 1000)
+                if capture.lag_ms is not None:
+                    lag.add_metric([capture.source, job], capture.lag_ms / 1000)
+                for kept in capture.kept:
+                    retained = kept.kept_bytes if kept.kept_bytes is not None else kept.distance_bytes
+                    if retained is not None:
+                        log.add_metric([capture.source, kept.name, job], retained)
+                    lost.add_metric([capture.source, kept.name, job], int(kept.is_lost))
+            for dataset, quarantine in report.quarantines.items():
+                bad.add_metric([dataset, job], quarantine.records)
+            if report.disk is not None:
+                free.add_metric([job], report.disk.free_bytes)
+                size.add_metric([job], report.disk.total_bytes)
+        yield from (flow, lag, log, lost, at, bad, free, size)
+
+    def _sinks(self) -> Iterator[Metric]:
+        state = _gauge("sink_state", "1 for the state that a sink is in", "sink", "job", "state")
+        lag = _gauge("sink_lag_seconds", "For how long a sink lacks a published checkpoint", "sink", "job")
+        failures = _gauge("sink_failures", "Failed tries since a sink took something", "sink", "job")
+        shown = _gauge("sink_checkpoint", "The checkpoint that a sink shows", "sink", "job")
+        now_ms = self._store.now_ms()
+        for sink in self._store.deliveries.sinks():
+            if sink.state is DeliveryState.RETIRED:
+                continue
+            labels = [sink.name, sink.job]
+            for each in DeliveryState:
+                state.add_metric([*labels, each.value], int(sink.state is each))
+            behind_ms = 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms)
+            lag.add_metric(labels, behind_ms / 1000)
+            failures.add_metric(labels, sink.failures)
+            if sink.delivered is not None:
+                shown.add_metric(labels, sink.delivered.checkpoint)
+        yield from (state, lag, failures, shown)
+
+    def _alarms(self) -> Iterator[Metric]:
+        names = ("rule", "subject", "job")
+        alarms = _gauge("alarm", "1 for an open alarm", *names, "level", "acknowledged")
+        since = _gauge("alarm_since_timestamp_seconds", "Since when an alarm is open", *names)
+        unsent = _gauge("alarm_messages_failing", "Messages that a target did not take yet", "target")
+        failing: dict[str, int] = {}
+        for alarm in self._store.alarms.current():
+            labels = [alarm.rule.value, alarm.subject, alarm.job]
+            acknowledged = str(alarm.acknowledged_by is not None).lower()
+            alarms.add_metric([*labels, alarm.level.value, acknowledged], 1)
+            since.add_metric(labels, alarm.since_ms / 1000)
+            for target, sent in alarm.notified.items():
+                failing[target] = failing.get(target, 0) + int(sent.error is not None)
+        for target, messages in failing.items():
+            unsent.add_metric([target], messages)
+        yield from (alarms, since, unsent)
 
     def _checkpoints(self) -> Iterator[Metric]:
         published = GaugeMetricFamily(

@@ -80,15 +80,46 @@ class Forms:
     unavailable_reason: str = ""
 
 
-_QUERY_ROWS, _PREVIEW_ROWS = 200, 20
+_QUERY_ROWS, _PREVIEW_ROWS, _RESOLVED = 200, 20, 50
 
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
 
 def add_forms(router: APIRouter, store: Store, forms: Forms) -> None:
-    """The query box, previews and the revision form."""
+    """The alarms, the query box, previews and the revision form."""
+    _add_alarms(router, store)
     _add_query(router, store, forms)
     _add_revision(router, store, forms)
+
+
+def _add_alarms(router: APIRouter, store: Store) -> None:
+    def page(request: Request, **values: Any) -> Response:
+        shown = {"error": None, "by": ""} | values
+        return render(
+            request,
+            "alarms.html",
+            **shown,
+            alarms=store.alarms.current(),
+            resolved=store.alarms.resolved(_RESOLVED),
+            may=request.scope.get(ROLE) != Role.READ,
+        )
+
+    @router.get("/alarms")
+    def alarms(request: Request) -> Response:
+        return page(request)
+
+    @router.post("/alarms")
+    def acknowledge(request: Request, form: Form) -> Response:
+        number, by = form.get("id", ""), form.get("by", "").strip()[:200]
+        try:
+            if not by:
+                raise QueryError("QUERY_EMPTY", "An acknowledgement needs a name: who looks after the alarm?")
+            if not (number.isascii() and number.isdigit() and len(number) <= 18):
+                raise QueryError("ALARM_NOT_FOUND", f"{number[:40]!r} is no alarm's number")
+            store.alarms.acknowledge(int(number), by)
+        except TautochroneError as error:
+            return page(request, error=error, by=by)
+        return page(request, by=by)
 
 
 def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:

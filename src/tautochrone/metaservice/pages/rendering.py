@@ -35,10 +35,12 @@ __all__ = [
     "iso",
     "moment",
     "render",
+    "size",
 ]
 
 NAVIGATION = (
     ("/", "Overview"),
+    ("/alarms", "Alarms"),
     ("/graph", "Graph"),
     ("/datasets", "Datasets"),
     ("/checkpoints", "Checkpoints"),
@@ -81,6 +83,8 @@ def _templates() -> Environment:
         "moment": moment,
         "slug": lambda text: str(text).replace(" ", "-").replace("_", "-"),
         "shown": _name_markup,
+        "bytes": size,
+        "words": lambda text: str(text).replace("_", " "),
         "described": _described,
     }
     environment.filters.update(filters)
@@ -224,6 +228,16 @@ def moment(at_ms: int | None) -> str:
 def axis_time(at_ms: int) -> str:
     """For axes: `05-01 12:03:04`."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def size(number_of_bytes: int | None) -> str:
+    """`850 B`, `3.2 MB`, `12 GB`, in powers of 1024."""
+    if number_of_bytes is None:
+        return "–"
+    value, units = float(number_of_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.1f} {units[0]}".replace(".0 ", " ") if value < 10 else f"{value:.0f} {units[0]}"
 
 
 def count(number: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from tautochrone.errors import MetaError, QueryError
 from tautochrone.meta import DatasetState, Store
+from tautochrone.metaservice.last_words import last_words
 from tautochrone.metaservice.pages.charts import (
     checkpoint_chart,
     delay_chart,
@@ -19,8 +21,11 @@ from tautochrone.metaservice.pages.forms import Forms, add_forms
 from tautochrone.metaservice.pages.graph import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
 from tautochrone.metaservice.pages.safety import protect
-from tautochrone.metaservice.pages.status import progress_of, read_topology
+from tautochrone.metaservice.pages.status import progress_of, read_topology, stuck_checkpoints
+from tautochrone.model.alarms import AlarmRule
+from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 
 __all__ = ["add_pages"]
 
@@ -31,17 +36,23 @@ Number = Annotated[int, Query(ge=0, lt=2**63)]
 Zoom = Annotated[int, Query(ge=10, le=200)]
 
 
-def add_pages(app: FastAPI, store: Store, forms: Forms) -> None:
+def add_pages(
+    app: FastAPI,
+    store: Store,
+    forms: Forms,
+    since_last_run: Callable[[JobStatus], Reason | None] = lambda _job: None,
+) -> None:
     """Add the pages to `app`.
 
     Args:
         app: its middleware authenticates callers.
         store: what the pages show.
         forms: what runs queries and revisions.
+        since_last_run: what came since the last run of a job that ended, as far as that is known.
     """
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     _add_static(router)
-    _add_overview(router, store)
+    _add_overview(router, store, since_last_run)
     _add_datasets(router, store, forms)
     _add_checkpoints(router, store)
     add_forms(router, store, forms)
@@ -56,18 +67,31 @@ def _add_static(router: APIRouter) -> None:
         return protect(Response(asset(name)[0], media_type=ASSETS[name]), cache=_FOR_EVER)
 
 
-def _add_overview(router: APIRouter, store: Store) -> None:
+def _add_overview(
+    router: APIRouter, store: Store, since_last_run: Callable[[JobStatus], Reason | None]
+) -> None:
     @router.get("/")
     def overview(request: Request) -> Response:
         topology, lines = read_topology(store), store.history.timeline(_TIMELINE)
-        open_checkpoints = [progress_of(store, line) for line in lines if line.state == "open"]
+        alarms = store.alarms.current()
+        stuck = stuck_checkpoints(alarms)
+        open_checkpoints = [progress_of(store, line, stuck) for line in lines if line.state == "open"]
+        shown = {AlarmRule.JOB_NOT_RUNNING, AlarmRule.CHECKPOINT_STUCK, AlarmRule.DATASET_FAILING}
         counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
             request,
             "overview.html",
             topology=topology,
             counts=counts,
-            stopped=topology.stopped_jobs,
+            stopped=[(job, last_words(job)) for job in topology.stopped_jobs],
+            ended=[
+                (job, since_last_run(job))
+                for job in topology.jobs
+                if job.liveness is Liveness.ENDED and job.datasets
+            ],
+            # What is not a problem of a job, a checkpoint or a dataset, which are shown as such.
+            alarms=[alarm for alarm in alarms if alarm.rule not in shown],
+            open_alarms=len(alarms),
             failing=topology.of(DatasetState.FAILING),
             held=topology.of(DatasetState.WAITING),
             late=topology.of(DatasetState.NEVER, DatasetState.BEHIND),
@@ -97,19 +121,27 @@ def _add_overview(router: APIRouter, store: Store) -> None:
     def jobs(request: Request) -> Response:
         lines = {line.number: line for line in store.history.timeline(_TIMELINE)}
         jobs = store.jobs.states()
+        stuck = stuck_checkpoints(store.alarms.current())
         targets = {
-            job.name: progress_of(store, lines[job.target])
+            job.name: progress_of(store, lines[job.target], stuck)
             for job in jobs
             if job.target is not None and job.target in lines
         }
         sinks = store.deliveries.sinks()
-        return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=sinks)
+        words = {job.name: last_words(job) for job in jobs}
+        return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=sinks, words=words)
 
     @router.get("/sources")
     def sources(request: Request) -> Response:
         topology = read_topology(store)
         reports = {report.table: report for report in store.roots.report_times()}
-        return render(request, "sources.html", topology=topology, reports=reports)
+        captures = [
+            (job.name, capture)
+            for job in topology.jobs
+            if job.report is not None
+            for capture in job.report.captures.values()
+        ]
+        return render(request, "sources.html", topology=topology, reports=reports, captures=captures)
 
 
 def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
@@ -162,7 +194,8 @@ def _add_checkpoints(router: APIRouter, store: Store) -> None:
     @router.get("/checkpoints")
     def checkpoints(request: Request) -> Response:
         lines = store.history.timeline(_TIMELINE)
-        progress = {line.number: progress_of(store, line) for line in lines if line.state == "open"}
+        stuck = stuck_checkpoints(store.alarms.current())
+        progress = {line.number: progress_of(store, line, stuck) for line in lines if line.state == "open"}
         return render(
             request,
             "checkpoints.html",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine, DatasetState, DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
-from tautochrone.model.jobs import JobProgress, JobStatus, Liveness, Part
+from tautochrone.model.alarms import Alarm, AlarmRule
+from tautochrone.model.jobs import JobProgress, JobStatus, Part
 from tautochrone.model.names import TableName, is_clock, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["DatasetLine", "Progress", "Topology", "progress_of", "read_topology"]
+__all__ = ["DatasetLine", "Progress", "Topology", "progress_of", "read_topology", "stuck_checkpoints"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class Topology:
 
     @property
     def stopped_jobs(self) -> list[JobStatus]:
-        """The jobs whose process ended without saying so."""
-        return [job for job in self.jobs if job.liveness is Liveness.STOPPED]
+        """The jobs that do not run and should."""
+        return [job for job in self.jobs if job.liveness.is_down]
 
     def readers(self, table: TableName) -> list[TableName]:
         return sorted(name for name, inputs in self.inputs.items() if table in inputs)
@@ -106,16 +107,11 @@ def _waits_for(failure: Reason | None) -> TableName | None:
     return TableName.parse(str(failure.params["input"]))
 
 
-_STUCK_MS = 60_000
-_STUCK_TIMES = 10
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """An open checkpoint: `done` of `total` datasets have a version for it, `failed` have a failure.
 
-    `waiting` are the others, `parts` the parts of the jobs. `stuck`: it takes ten times as long as the median
-    of published ones, and a minute at least.
+    `waiting` are the others, `parts` the parts of the jobs. `stuck`: there is an alarm about it.
     """
 
     line: CheckpointLine
@@ -128,8 +124,18 @@ class Progress:
     stuck: bool
 
 
-def progress_of(store: Store, line: CheckpointLine) -> Progress:
-    """The progress of an open checkpoint in all jobs that take part in it."""
+def stuck_checkpoints(alarms: Iterable[Alarm]) -> frozenset[int]:
+    """The numbers of the checkpoints that alarms are about."""
+    stuck = [alarm for alarm in alarms if alarm.rule is AlarmRule.CHECKPOINT_STUCK]
+    return frozenset(number for alarm in stuck for number in alarm.reason.params.get("checkpoints", ()))
+
+
+def progress_of(store: Store, line: CheckpointLine, stuck: Collection[int]) -> Progress:
+    """The progress of an open checkpoint in all jobs that take part in it.
+
+    Args:
+        stuck: the checkpoints that alarms are about.
+    """
     parts = store.checkpoints.progress(line.number)
     entries = [
         entry
@@ -149,14 +155,5 @@ def progress_of(store: Store, line: CheckpointLine) -> Progress:
         parts=parts,
         waiting=tuple(sorted(names - done - failed)),
         age_ms=age,
-        stuck=age > max(_STUCK_MS, _STUCK_TIMES * _median_ms(store, line.job)),
+        stuck=line.number in stuck,
     )
-
-
-def _median_ms(store: Store, job: str) -> int:
-    durations_ms = sorted(
-        line.published_at_ms - line.cut_at_ms
-        for line in store.history.timeline()
-        if line.job == job and line.published_at_ms is not None
-    )
-    return durations_ms[len(durations_ms) // 2] if durations_ms else 0

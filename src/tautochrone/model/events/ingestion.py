@@ -9,6 +9,7 @@ from typing import ClassVar
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.events.base import Event, dataset_line, hint_lines, short, some_of, violated
 from tautochrone.model.reason import Reason
+from tautochrone.model.source import KeptLog
 
 __all__ = [
     "Batch",
@@ -27,6 +28,7 @@ __all__ = [
     "FlowRestarted",
     "KafkaTopicIdsUnknown",
     "KafkaTopicRecreated",
+    "LogKept",
     "LogWrittenBySpark",
     "Quarantined",
     "SchemaChangeIgnored",
@@ -188,6 +190,28 @@ class SourceAlarm(Event):
 
     def text(self) -> str:
         return dataset_line(self.dataset, f"source alarm: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogKept(Event):
+    """How far a capture is behind its database, and what that keeps of its log for it; each minute."""
+
+    flow: str
+    dataset: str
+    source: str
+    lag: Mapping[str, int]
+    """how far the log is ahead of the table, by unit"""
+    lag_ms: int | None
+    """by at most so much the table is behind in time; null: not known"""
+    kept: Sequence[KeptLog]
+    """by each reader of the log, as in `taut sources`"""
+    warnings: Sequence[Reason]
+    """what fills the disk of the database; each is a `source_alarm` too"""
+    problem: str | None = None
+    """why the database did not say what it keeps"""
+
+    def text(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from tautochrone.project.graph import Graph
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.monitor import RunMonitor
 from tautochrone.runtime.job.ownership import Ownership
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.spark.analysis.current_time import clock_row, date_in_zone
@@ -48,6 +49,7 @@ class Job:
         clock_us: the time of cuts, in microseconds since 1970.
         lake_id: tells this lake from others, copies of it included; None where nobody compares lakes.
         observed_tables: external tables as the last cut observed them.
+        monitor: listens to `emit` and collects what the run says of itself.
     """
 
     spec: PipelineSpec
@@ -65,6 +67,7 @@ class Job:
     ownership: Ownership = field(default_factory=Ownership)
     lake_id: str | None = None
     observed_tables: dict[TableName, LakeTable] = field(default_factory=dict)
+    monitor: RunMonitor = field(default_factory=RunMonitor)
 
     @property
     def name(self) -> str:

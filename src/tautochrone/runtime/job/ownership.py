@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -27,7 +28,9 @@ from tautochrone.model.closeable import Closeable
 from tautochrone.model.jobs import Claim, RunProcess
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import RunEnd, RunReport
 from tautochrone.runtime.job.journal import Journal
+from tautochrone.runtime.job.monitor import RunMonitor
 from tautochrone.traces import trace_of
 
 __all__ = ["Heartbeat", "Ownership", "has_ended", "process_of", "this_machine"]
@@ -36,6 +39,8 @@ T = TypeVar("T")
 
 _PROC = Path("/proc")
 _POLL_S = 0.25
+_NEWS_S = 1.0
+"""How soon the store learns what the run says of itself."""
 
 
 def this_machine() -> str | None:
@@ -184,17 +189,30 @@ class Ownership:
 
 
 class Heartbeat(Closeable):
-    """Renews the lease three times per lease period, in its own thread, from `start` until `close`."""
+    """Renews the lease three times per lease period, in its own thread, from `start` until `close`. What the
+    run says of itself goes with it, and once per second when it has something new to say.
 
-    def __init__(self, journal: Journal, lease_ms: int, emit: events.Emit) -> None:
+    Args:
+        monitor: collects what the run says of itself; None: it is no run but a command that owns the job.
+    """
+
+    def __init__(
+        self, journal: Journal, lease_ms: int, emit: events.Emit, monitor: RunMonitor | None = None
+    ) -> None:
         self._journal = journal
         self._lease_ms = lease_ms
         self._emit = emit
+        self._monitor = monitor
+        self._end = None if monitor is None else RunEnd()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tautochrone-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def failed(self, error: BaseException) -> None:
+        """The run ends by this error, and leaves work undone. `close` says so."""
+        self._end = RunEnd.by(error)
 
     def close(self) -> None:
         """Return the lease, so that other jobs need not wait for its end. May be called again."""
@@ -205,7 +223,8 @@ class Heartbeat(Closeable):
             if self._journal.fence == 0:
                 # This run never owned the job; the lease belongs to another run.
                 return
-            self._send(lambda: self._journal.store.jobs.end_run(self._journal.name, self._journal.fence))
+            journal, report = self._journal, self._new_report()
+            self._send(lambda: journal.store.jobs.end_run(journal.name, journal.fence, self._end, report))
 
     def report_no_news(
         self, observed_ms: int, observations: Mapping[TableName, int], checkpoint: CheckpointNumber | None
@@ -224,9 +243,21 @@ class Heartbeat(Closeable):
         )
 
     def _run(self) -> None:
-        journal = self._journal
-        while not self._stopping.wait(self._lease_ms / 3000):
-            self._send(lambda: journal.store.jobs.heartbeat(journal.name, journal.fence, self._lease_ms))
+        journal, every_s = self._journal, self._lease_ms / 3000
+        due = time.monotonic() + every_s
+        while not self._stopping.wait(min(_NEWS_S, every_s)):
+            report = self._new_report()
+            if report is None and time.monotonic() < due:
+                continue
+            due = time.monotonic() + every_s
+            self._send(
+                partial(
+                    journal.store.jobs.heartbeat, journal.name, journal.fence, self._lease_ms, report=report
+                )
+            )
+
+    def _new_report(self) -> RunReport | None:
+        return None if self._monitor is None else self._monitor.new_report()
 
     def _send(self, request: Callable[[], None]) -> None:
         try:

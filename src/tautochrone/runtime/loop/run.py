@@ -78,8 +78,8 @@ class Run:
         self._selection = selection or Selection()
         self._stopping = threading.Event()
         self._streams = Streams(job, self._selection.full | self._selection.full_sinks)
-        self._ingestion = Ingestion(job.emit)
-        self._heartbeat = Heartbeat(job.journal, job.settings.lease_ms, job.emit)
+        self._ingestion = Ingestion(job.emit, on_progress=job.monitor.made_progress)
+        self._heartbeat = Heartbeat(job.journal, job.settings.lease_ms, job.emit, job.monitor)
         self._publication = Publication(job.store, job.settings, job.emit, self._stopping)
         self._deliveries = Deliveries(job, self._streams, self._selection)
         self._checkpoints = CheckpointLoop(
@@ -130,7 +130,9 @@ class Run:
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
+            self._heartbeat.failed(error)
             self.died = _report_spark_death(self._job.name, self._job.emit, error)
+            self._heartbeat.failed(self.died)
             return RunState.FAILED
         finally:
             self._deliveries.stop()
@@ -166,7 +168,9 @@ class Run:
             self._deliveries.finish()
             return self._finish()
         except Exception as error:
+            self._heartbeat.failed(error)
             self.died = _report_spark_death(self._job.name, self._job.emit, error)
+            self._heartbeat.failed(self.died)
             return RunState.FAILED
         finally:
             self._deliveries.stop()
@@ -174,6 +178,10 @@ class Run:
 
     def _begin_run(self, interval_ms: int | None = None, **trigger: object) -> None:
         """Take the job over, empty the tables that are rebuilt, start ingestion."""
+        job = self._job
+        flows = [flow.flow.name for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
+        job.monitor.begin(job.store.jobs.report(job.name), flows, job.graph.order)
+        job.monitor.runs_every(interval_ms)
         self._publication.begin()
         take_over(self._job, self._selection.full, self._heartbeat.start)
         for table in self._job.graph.order:

@@ -58,9 +58,19 @@ class _Flow:
 class Ingestion:
     """Starts flows, watches them, and starts again those that failed."""
 
-    def __init__(self, emit: events.Emit, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        emit: events.Emit,
+        clock: Callable[[], float] = time.monotonic,
+        on_progress: Callable[[str], None] = lambda _flow: None,
+    ) -> None:
+        """
+        Args:
+            on_progress: called with the name of each flow that read its source since it was started.
+        """
         self._emit = emit
         self._clock = clock
+        self._on_progress = on_progress
         self._flows: list[_Flow] = []
         self._trigger: dict[str, object] = {}
         self._outdated: TautochroneError | None = None
@@ -183,13 +193,15 @@ class Ingestion:
         error = flow.query.failure()
         if error is not None:
             self._on_failure(flow, error)
-        elif flow.problem is not None and flow.query.has_completed_once:
-            self._emit(
-                events.FlowRecovered(
-                    flow=flow.query.name, dataset=str(flow.query.table), attempts=flow.failures
+        elif flow.query.has_completed_once:
+            self._on_progress(flow.query.name)
+            if flow.problem is not None:
+                self._emit(
+                    events.FlowRecovered(
+                        flow=flow.query.name, dataset=str(flow.query.table), attempts=flow.failures
+                    )
                 )
-            )
-            flow.problem, flow.failures = None, 0
+                flow.problem, flow.failures = None, 0
 
     def _on_failure(self, flow: _Flow, error: TautochroneError) -> None:
         if isinstance(error, FencedError):

@@ -1,0 +1,118 @@
+"""What a run says of itself with its heartbeats, and how it says that it ended.
+
+The store keeps the newest report of each job, also after its process is gone: its last lines are the last
+words of a process that was killed. Whoever looks at the store needs nothing of the machine of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tautochrone.errors import TautochroneError
+from tautochrone.model.alarms import AlarmLimits
+from tautochrone.model.reason import Reason
+from tautochrone.model.source import KeptLog
+from tautochrone.redaction import redacted
+
+__all__ = ["CaptureReport", "DiskSpace", "FlowFailure", "Quarantine", "RunEnd", "RunReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowFailure:
+    """A flow that failed and has made no progress since; `attempts` in a row, the first at `since_ms`."""
+
+    dataset: str
+    error: str
+    since_ms: int
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """What the database of a capture keeps for it, as its flow last asked.
+
+    Attributes:
+        source: the capture's name.
+        lag: how far the log is ahead of the table, by unit.
+        lag_ms: by at most so much the table is behind in time; None: not known.
+        warnings: what fills the database's disk.
+        problem: why the database did not say what it keeps.
+        at_ms: when it was asked, in epoch milliseconds of the run's clock.
+    """
+
+    source: str
+    dataset: str
+    lag: Mapping[str, int] = field(default_factory=dict)
+    lag_ms: int | None = None
+    kept: tuple[KeptLog, ...] = ()
+    warnings: tuple[Reason, ...] = ()
+    problem: str | None = None
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Bad records that runs of the job wrote into a quarantine table; `reason` and `last_ms` of the last."""
+
+    table: str
+    records: int
+    reason: Reason
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The file system of the pipeline's storage."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """The newest word of a run. Times are epoch milliseconds of the run's clock.
+
+    Attributes:
+        lines: the last lines that it wrote, without secrets.
+        interval_ms: between checkpoints of a continuous run; None: it runs once.
+        flows: by name those that fail.
+        captures: by the log table.
+        quarantines: by the table whose records are bad.
+        disk: None where the storage is not on a disk of the run's machine.
+        limits: of the alarms, as the project sets them.
+    """
+
+    lines: tuple[str, ...] = ()
+    interval_ms: int | None = None
+    flows: Mapping[str, FlowFailure] = field(default_factory=dict)
+    captures: Mapping[str, CaptureReport] = field(default_factory=dict)
+    quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
+    disk: DiskSpace | None = None
+    limits: AlarmLimits = field(default_factory=AlarmLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended, by its own word.
+
+    Attributes:
+        at_ms: by the store's clock; set by the store.
+        error: why it could not go on; None: it ended in order, whatever its datasets are.
+        hint: what to do about it.
+        before_takeover: it never owned the job, such as when its definitions do not load.
+    """
+
+    at_ms: int = 0
+    error: str | None = None
+    hint: str | None = None
+    before_takeover: bool = False
+
+    @classmethod
+    def by(cls, error: BaseException) -> RunEnd:
+        """The end of a run by an error, without secrets."""
+        known = error if isinstance(error, TautochroneError) else None
+        text = f"{type(error).__name__}: {error}" if known is None else str(error)
+        hint = None if known is None or known.hint is None else redacted(known.hint)
+        return cls(error=redacted(text), hint=hint)

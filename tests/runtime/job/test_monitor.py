@@ -1,0 +1,112 @@
+"""What a run says of itself follows from its events, and outlives its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tautochrone.model import events
+from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
+from tautochrone.model.run_report import FlowFailure
+from tautochrone.model.source import KeptLog
+from tautochrone.runtime.job.monitor import RunMonitor
+
+ORDERS = TableName("lake", ("db",), "orders")
+
+
+def failed(flow: str = "orders") -> events.FlowFailed:
+    return events.FlowFailed(flow=flow, dataset=str(ORDERS), error="away", hint=None, again_in_s=1.0)
+
+
+class Clock:
+    now_ms = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_a_failing_flow_is_reported_until_it_makes_progress() -> None:
+    clock = Clock()
+    monitor = RunMonitor(now_ms=clock)
+    monitor.take(failed())
+    clock.now_ms = 9_000
+    monitor.take(failed())
+    report = monitor.new_report()
+    assert report is not None
+    assert report.flows == {
+        "orders": FlowFailure(dataset=str(ORDERS), error="away", since_ms=1_000, attempts=2)
+    }
+    assert monitor.new_report() is None, "nothing is new"
+    # The next run knows of it, and of no flow that it does not have.
+    for flows, expected in ((["orders"], {"orders"}), (["others"], set())):
+        following = RunMonitor(now_ms=clock)
+        following.begin(report, flows, [ORDERS])
+        taken_over = following.new_report()
+        assert taken_over is not None
+        assert taken_over.flows.keys() == expected
+        following.made_progress("orders")
+        mended = following.new_report()
+        assert (mended.flows if mended else {}) == {}
+
+
+def test_bad_records_are_counted_over_runs() -> None:
+    clock = Clock()
+    report = None
+    for _ in range(2):
+        monitor = RunMonitor(now_ms=clock)
+        monitor.begin(report, [], [ORDERS])
+        monitor.take(
+            events.Quarantined(
+                flow="orders",
+                dataset=str(ORDERS),
+                quarantine_table=f"{ORDERS}__quarantine",
+                batch=1,
+                records=3,
+                first="offset 7",
+                reason=unclassified("no number"),
+            )
+        )
+        report = monitor.new_report()
+        clock.now_ms += 1
+    assert report is not None
+    quarantine = report.quarantines[str(ORDERS)]
+    assert (quarantine.records, quarantine.last_ms) == (6, 1_001)
+
+
+def test_what_a_database_keeps_is_reported() -> None:
+    kept = KeptLog(
+        name="slot", is_own=True, distance_bytes=5, kept_bytes=7, is_lost=False, last_read=None, drop=""
+    )
+    warning = Reason.of(ReasonCode.LOG_KEPT_AT_SOURCE, slot="slot", kept_mb=7, bound_mb=9)
+    monitor = RunMonitor(now_ms=Clock())
+    monitor.take(
+        events.LogKept(
+            flow="log", dataset="lake.db.log", source="erp", lag={"bytes": 5}, lag_ms=70, kept=[kept],
+            warnings=[warning],
+        )
+    )  # fmt: skip
+    report = monitor.new_report()
+    assert report is not None
+    capture = report.captures["lake.db.log"]
+    assert (capture.source, capture.lag_ms, capture.kept, capture.warnings) == (
+        "erp",
+        70,
+        (kept,),
+        (warning,),
+    )
+
+
+def test_only_the_last_lines_are_kept_and_the_disk_is_looked_at(tmp_path: Path) -> None:
+    monitor = RunMonitor(str(tmp_path), now_ms=Clock())
+    for attempt in range(40):
+        monitor.take(
+            events.FlowRestarted(
+                flow=f"f{attempt}", dataset=str(ORDERS), attempt=1, reason=unclassified("now")
+            )
+        )
+    report = monitor.new_report()
+    assert report is not None
+    assert len(report.lines) == 12
+    assert report.lines[-1] == "1970-01-01 00:00:01   flow f39 started again (attempt 1)"
+    assert report.disk is not None
+    assert 0 < report.disk.free_bytes < report.disk.total_bytes
