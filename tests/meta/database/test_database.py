@@ -38,6 +38,29 @@ def test_migrations_match_the_table_definitions(database: Backing) -> None:
     assert ScriptDirectory(str(migrations)).get_current_head() == HEAD
 
 
+def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
+    """Its rows stay, and it has the tables that a new store has."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with database.open() as store:
+        store.jobs.start_run("shop", "shop", [])
+        incarnation = store.incarnation
+    for statement in (
+        "DROP TABLE alarms",
+        "ALTER TABLE jobs DROP COLUMN report",
+        "ALTER TABLE jobs DROP COLUMN ended",
+        "UPDATE alembic_version SET version_num = 'r0001'",
+    ):
+        database.execute(statement)
+    with database.open() as store:
+        assert store.incarnation == incarnation
+        assert [job.name for job in store.jobs.states()] == ["shop"]
+        with store._database.read() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert compare_metadata(context, metadata) == []
+
+
 def test_a_store_from_the_future_is_refused(database: Backing) -> None:
     database.open().close()
     database.execute("UPDATE alembic_version SET version_num = '9999'")
