@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tautochrone.cli.output import failures, json_events, line_events
+from tautochrone.cli.output import failures, json_events, line_events, show
 from tautochrone.model import events
 from tautochrone.model.reason import unclassified
 
@@ -119,6 +119,15 @@ def test_quiet_shows_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr()
     assert text.out == ""
     assert text.err.strip() == f"{BY_KEY} FAILED at checkpoint 2: [X] y."
+
+
+def test_an_empty_table_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    show([], ("pin", "owner"), as_json=False, empty="no checkpoint is pinned")
+    assert capsys.readouterr().out == "no checkpoint is pinned\n"
+    show([], ("pin", "owner"), as_json=True, empty="no checkpoint is pinned")
+    assert capsys.readouterr().out == ""
+    show([], ("pin", "owner"), as_json=False)
+    assert capsys.readouterr().out.split() == ["pin", "owner", "---", "-----"]
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -313,4 +313,4 @@ def _show_waiting(store: Store, *, as_json: bool) -> None:
     rows = [
         (revision.id, revision.state, revision.plan.to, len(revision.plan.changed)) for revision in waiting
     ]
-    table(("revision", "state", "to", "tables"), rows)
+    table(("revision", "state", "to", "tables"), rows, empty="no revision waits")

@@ -123,6 +123,7 @@ def jobs(arguments: argparse.Namespace) -> int:
             )
             for j in all_jobs
         ],
+        empty="no job is registered",
     )
     for job in all_jobs:
         if job.last_words is not None:
@@ -179,7 +180,7 @@ def _test_targets(arguments: argparse.Namespace) -> int:
     targets = locate(options_of(arguments))[1].alarm_targets
     results = {target.name: send_test(target) for target in targets}
     lines = [{"target": name, "sent": error is None, "error": error} for name, error in results.items()]
-    show(lines, ("target", "sent", "error"), as_json=arguments.json)
+    show(lines, ("target", "sent", "error"), as_json=arguments.json, empty="no target is configured")
     return 1 if not results or any(results.values()) else 0
 
 
@@ -194,6 +195,7 @@ def pins(arguments: argparse.Namespace) -> int:
     table(
         ("pin", "checkpoint", "owner", "until", "tables"),
         [(p.id, p.checkpoint, p.owner, iso_timestamp(p.expires_at_ms), len(p.versions)) for p in live_pins],
+        empty="no checkpoint is pinned",
     )
     return 0
 
@@ -219,7 +221,7 @@ def transactions(arguments: argparse.Namespace) -> int:
         if arguments.action == "show":
             lines[0]["chunks"] = [asdict(chunk) for chunk in store.transactions.chunks(arguments.id)]
     columns = ("id", "state", "owner", "participant", "failures", "needs_attention", "changed_at", "error")
-    show(lines, columns, as_json=arguments.json)
+    show(lines, columns, as_json=arguments.json, empty="no transaction")
     if arguments.action == "show" and not arguments.json:
         chunks = [list(chunk.values()) for chunk in lines[0]["chunks"]]  # type: ignore[attr-defined]
         table(("chunk", "table", "rows", "hash", "partition", "server"), chunks)

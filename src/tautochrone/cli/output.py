@@ -96,9 +96,16 @@ def json_line(value: Mapping[str, Any]) -> None:
         answer().flush()
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns on stdout; numbers to the right."""
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str | None = None) -> None:
+    """Aligned columns on stdout; numbers to the right.
+
+    Args:
+        empty: the sentence that stands for a table without rows; None: its header does.
+    """
     cells = [[_text(value) for value in row] for row in rows]
+    if not cells and empty is not None:
+        answer().write(f"{empty}\n")
+        return
     numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(header)]
     for line in [list(header), ["-" * width for width in widths], *cells]:
@@ -109,13 +116,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         answer().write("  ".join(padded).rstrip() + "\n")
 
 
-def show(objects: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Objects on stdout: whole ones as JSON, or some of their fields as a table for people."""
+def show(
+    objects: Iterable[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    empty: str | None = None,
+) -> None:
+    """Objects on stdout: whole ones as JSON, or some of their fields as a table for people, see `table`."""
     if as_json:
         for value in objects:
             json_line(value)
     else:
-        table(columns, [[value[column] for column in columns] for value in objects])
+        table(columns, [[value[column] for column in columns] for value in objects], empty=empty)
 
 
 def csv_rows(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

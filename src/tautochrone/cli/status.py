@@ -70,7 +70,7 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_jobs(jobs, statuses, settings)
         _show_alarms(alarms)
-    show(lines, columns, as_json=arguments.json)
+    show(lines, columns, as_json=arguments.json, empty="no dataset is registered")
     if arguments.json:
         for job in jobs:
             json_line(_job_line(job, settings))
@@ -220,7 +220,8 @@ def _history(store: Store, dataset: TableName, arguments: argparse.Namespace) ->
         return
     answer().write(f"{dataset}\n")
     shown = {title: key for title, key in _HISTORY.items() if key != "error" or any(r.error for r in records)}
-    table(tuple(shown), [[line[key] for key in shown.values()] for line in lines])
+    rows = [[line[key] for key in shown.values()] for line in lines]
+    table(tuple(shown), rows, empty="no checkpoint has refreshed it")
     if arguments.nodes:
         answer().write("\n")
         nodes = [
@@ -321,7 +322,8 @@ def checkpoints(arguments: argparse.Namespace) -> int:
             }
             for checkpoint in store.checkpoints.newest(arguments.limit)
         ]
-    show(lines, ("checkpoint", "state", "cut_at", "published_at", "reason"), as_json=arguments.json)
+    columns = ("checkpoint", "state", "cut_at", "published_at", "reason")
+    show(lines, columns, as_json=arguments.json, empty="no run has opened a checkpoint")
     return 0
 
 
@@ -347,7 +349,7 @@ def sinks(arguments: argparse.Namespace) -> int:
         *("sink", "format", "state", "checkpoint", "newest", "lag_ms", "delivered_at", "batch", "rows"),
         *("failures", "error"),
     )
-    show(lines, columns, as_json=arguments.json)
+    show(lines, columns, as_json=arguments.json, empty="no sink was ever written")
     return 0
 
 
@@ -396,6 +398,9 @@ def sources(arguments: argparse.Namespace) -> int:
 
 def show_sources(lines: Sequence[dict[str, Any]]) -> None:
     """Captures as tables for people."""
+    if not lines:
+        answer().write("no source is captured; `taut status` shows when the others were read\n")
+        return
     columns = ("source", "table", "phase", "relations", "waiting", "lag", "log_rows", "error")
     table(columns, [[_source_cell(line[column]) for column in columns] for line in lines])
     answer().write("\n")
