@@ -211,3 +211,16 @@ def test_only_slots_of_other_lakes_are_offered_for_dropping(capsys: pytest.Captu
     )
     show_sources([source_line(status)])
     assert [line for line in capsys.readouterr().out.splitlines() if "DROP" in line] == ["  DROP 1;"]
+
+
+def test_tables_that_left_the_project(
+    run: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
+        store.jobs.start_run("shop", "shop", [])
+    monkeypatch.setattr("tautochrone.cli.status._is_there", lambda _, name: name == VIEW)
+    assert "lake.default.totals left the project; its table stays" in run("status")
+    lines = [json.loads(line) for line in run("status", "--json").splitlines()]
+    assert {"dataset": str(VIEW), "state": "retired"} in lines
+    monkeypatch.setattr("tautochrone.cli.status._is_there", lambda *_: False)
+    assert "left the project" not in run("status")

@@ -59,6 +59,7 @@ def status(arguments: argparse.Namespace) -> int:
                 _history(store, entry.dataset, arguments)
             return 0
         sink_lines = [] if arguments.name else _sink_lines(store)
+        retired = () if arguments.name else store.datasets.retired()
     lines = [_dataset_line(entry, bad_records) for entry in statuses]
     quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
@@ -77,6 +78,7 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
+    _show_retired([name for name in retired if _is_there(settings.catalog, name)], as_json=arguments.json)
     _show_sinks(sink_lines, as_json=arguments.json)
     _defects(settings.storage, as_json=arguments.json)
     return 0
@@ -287,6 +289,26 @@ def _quarantined_rows(
     versions = {status.dataset: status.version for status in statuses}
     quarantines = {name: quarantine_of(name) for name in versions if quarantine_of(name) in versions}
     return {name: _rows_at(settings, table, versions[table]) for name, table in quarantines.items()}
+
+
+def _is_there(settings: CatalogSettings, table: TableName) -> bool:
+    """Whether the table exists, as far as Python can tell."""
+    try:
+        metadata_source(settings).load(table)
+    except TableMissingError:
+        return False
+    except EnvironmentProblemError:
+        return True
+    return True
+
+
+def _show_retired(tables: Sequence[TableName], *, as_json: bool) -> None:
+    """The tables of datasets that left the project."""
+    for name in tables:
+        if as_json:
+            json_line({"dataset": str(name), "state": "retired"})
+        else:
+            answer().write(f"{name} left the project; its table stays, until DROP TABLE removes it\n")
 
 
 def _rows_at(settings: CatalogSettings, table: TableName, version: str | None) -> int | None:

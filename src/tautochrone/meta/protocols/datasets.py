@@ -113,6 +113,10 @@ class Datasets(Protocol):
         """The registered datasets that are not retired, of one job or of all."""
 
     @reads
+    def retired(self) -> tuple[TableName, ...]:
+        """The datasets that their job no longer defines, and no other job does. Their tables stay."""
+
+    @reads
     def statuses(self) -> tuple[DatasetStatus, ...]:
         """Every dataset that isn't retired, by name."""
 

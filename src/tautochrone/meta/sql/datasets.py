@@ -78,6 +78,11 @@ class SqlDatasets(Repository):
                 for row in connection.execute(query.order_by(t.datasets.c.name))
             )
 
+    def retired(self) -> tuple[TableName, ...]:
+        names = select(_D.name).where(_D.retired.is_(True), _D.kind.in_(VERSIONED_KINDS)).order_by(_D.name)
+        with self._read() as connection:
+            return tuple(map(parse, connection.execute(names).scalars()))
+
     def statuses(self) -> tuple[DatasetStatus, ...]:
         with self._read() as connection:
             return statuses_of(connection, self._clock())

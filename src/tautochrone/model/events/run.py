@@ -15,6 +15,7 @@ __all__ = [
     "CatalogMapped",
     "ColumnsAdded",
     "ColumnsIgnored",
+    "DatasetsRetired",
     "DefinitionWarning",
     "DefinitionsNotReloaded",
     "DefinitionsReloading",
@@ -139,6 +140,17 @@ class JarDownload(Event):
 
     def text(self) -> str:
         return f"downloading jar {self.number} of {self.total}: {self.artifact}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetsRetired(Event):
+    """Datasets that the project no longer defines: nothing writes their tables any more, which stay."""
+
+    datasets: Sequence[str]
+
+    def text(self) -> str:
+        names = ", ".join(map(short, self.datasets))
+        return f"no longer in the project: {names}; the tables stay until they are dropped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
     """
     store, datasets = job.store, _dataset_entries(job.topology)
+    before = {entry.name for entry in store.datasets.registered(job.name)}
     job.effects.perform(
         Step.META_START,
         job.name,
@@ -132,6 +133,9 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
         ),
     )
     job.journal.incarnation = store.incarnation
+    retired = sorted(before - {entry.name for entry in datasets})
+    if retired:
+        job.emit(events.DatasetsRetired(datasets=[str(name) for name in retired]))
 
 
 def _dataset_entries(topology: JobTopology) -> list[DatasetEntry]:
