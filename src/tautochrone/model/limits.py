@@ -187,15 +187,16 @@ whole data file is compared."""
 # -- batches from Kafka ---------------------------------------------------------------------------
 
 MIN_TASK_RECORDS = 25_000
-"""A batch of as many records is read and written by one task, and each further one needs as many again, up to
-the number of cores. A task writes a file, and reads and writes about 170,000 records of 120 bytes a second."""
+"""A batch of as many records is read and written by one task, and each further task needs as many again, up
+to the number of cores. A task writes a file of its own, and a core takes 100,000 to 200,000 records a second
+(`bench/skew.py`)."""
 
 MAX_TASK_RECORDS = 1_000_000
 """A larger batch has more tasks than cores: a task that fails is done again as a whole."""
 
 MAX_TASK_RANGES = 64
-"""Partitions that one task reads. Spark keeps a consumer open for each until the task ends, and caches as many
-(`spark.kafka.consumer.cache.capacity`)."""
+"""Partitions that one task reads. Spark keeps a consumer open for each until the task ends, and caches this
+number of them (`spark.kafka.consumer.cache.capacity`)."""
 
 # -- checks and reports ---------------------------------------------------------------------------
 

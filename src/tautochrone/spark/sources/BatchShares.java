@@ -52,6 +52,13 @@ public final class BatchShares {
     /** A cut that is nearer to an end of a range than this part of a share is left out. */
     private static final double SLACK = 0.05;
 
+    private static final Comparator BY_PARTITION = new Comparator() {
+        public int compare(Object a, Object b) {
+            int topics = offsets(a).topic().compareTo(offsets(b).topic());
+            return topics != 0 ? topics : Integer.compare(offsets(a).partition(), offsets(b).partition());
+        }
+    };
+
     public BatchShares(Gateway gateway) {
     }
 
@@ -85,8 +92,12 @@ public final class BatchShares {
         if (!addSizes(leaf.rdd(), sizes)) {
             return rows;
         }
-        List ends = ends(sizes, fewest, most, ranges);
-        if (ends.size() == sizes.size()) {
+        long[] lengths = new long[sizes.size()];
+        for (int i = 0; i < lengths.length; i++) {
+            lengths[i] = ((Long) sizes.get(i)).longValue();
+        }
+        List ends = ends(lengths, fewest, most, ranges);
+        if (ends.size() == lengths.length) {
             return rows;
         }
         ClassTag tag = ClassTag$.MODULE$.apply(InternalRow.class);
@@ -108,32 +119,84 @@ public final class BatchShares {
         return Dataset.ofRows(rows.sparkSession(), grouped);
     }
 
-    /** Of each group the number of the range behind it. */
-    static List ends(List sizes, long fewest, long most, int ranges) {
+    /**
+     * The ranges of a batch by topic and partition, cut where shares end.
+     *
+     * @param ranges of Kafka
+     * @param fewest as of `cutting`
+     * @param most as of `cutting`
+     */
+    public static InputPartition[] cut(InputPartition[] ranges, long fewest, long most) {
+        InputPartition[] sorted = (InputPartition[]) ranges.clone();
+        Arrays.sort(sorted, BY_PARTITION);
         long records = 0;
-        for (Object size : sizes) {
-            records += ((Long) size).longValue();
+        for (int i = 0; i < sorted.length; i++) {
+            records += offsets(sorted[i]).size();
+        }
+        double share = records / (double) shares(records, fewest, most);
+        double slack = share * SLACK;
+        List pieces = new ArrayList();
+        long before = 0;
+        for (int i = 0; i < sorted.length; i++) {
+            long size = offsets(sorted[i]).size();
+            long from = 0;
+            for (long n = (long) (before / share) + 1; n * share < before + size; n++) {
+                long at = Math.round(n * share) - before;
+                if (at - from > slack && size - at > slack) {
+                    pieces.add(piece(sorted[i], from, at));
+                    from = at;
+                }
+            }
+            pieces.add(from == 0 ? sorted[i] : piece(sorted[i], from, size));
+            before += size;
+        }
+        return (InputPartition[]) pieces.toArray(new InputPartition[0]);
+    }
+
+    private static InputPartition piece(InputPartition range, long from, long until) {
+        KafkaBatchInputPartition input = (KafkaBatchInputPartition) range;
+        KafkaOffsetRange whole = input.offsetRange();
+        // Without a preferred executor, as Spark cuts: else all pieces would go to the same one.
+        KafkaOffsetRange offsets = new KafkaOffsetRange(whole.topicPartition(), whole.fromOffset() + from,
+                whole.fromOffset() + until, Option.empty());
+        return input.copy(offsets, input.executorKafkaParams(), input.pollTimeoutMs(), input.failOnDataLoss(),
+                input.includeHeaders());
+    }
+
+    private static KafkaOffsetRange offsets(Object range) {
+        return ((KafkaBatchInputPartition) range).offsetRange();
+    }
+
+    /**
+     * Of each group the number of the range behind it.
+     *
+     * @param sizes of the ranges, in records
+     */
+    public static List ends(long[] sizes, long fewest, long most, int ranges) {
+        long records = 0;
+        for (int i = 0; i < sizes.length; i++) {
+            records += sizes[i];
         }
         double share = records / (double) shares(records, fewest, most);
         List ends = new ArrayList();
         long before = 0;
         long number = -1;
         int first = 0;
-        for (int i = 0; i < sizes.size(); i++) {
-            long size = ((Long) sizes.get(i)).longValue();
-            long own = (long) ((before + size / 2.0) / share);
+        for (int i = 0; i < sizes.length; i++) {
+            long own = (long) ((before + sizes[i] / 2.0) / share);
             if (i > first && (own != number || i - first == ranges)) {
                 ends.add(Integer.valueOf(i));
                 first = i;
             }
             number = own;
-            before += size;
+            before += sizes[i];
         }
-        ends.add(Integer.valueOf(sizes.size()));
+        ends.add(Integer.valueOf(sizes.length));
         return ends;
     }
 
-    static long shares(long records, long fewest, long most) {
+    /** Into how many shares a batch is cut. */
+    private static long shares(long records, long fewest, long most) {
         long cores = SparkContext.getOrCreate().defaultParallelism();
         return Math.max(1, Math.max(Math.min(cores, ceil(records, fewest)), ceil(records, most)));
     }
@@ -214,7 +277,7 @@ public final class BatchShares {
                 return around(answer, fewest, most);
             }
             if (method.getName().equals("planInputPartitions") && arguments.length == 2) {
-                return cut((InputPartition[]) answer);
+                return cut((InputPartition[]) answer, fewest, most);
             }
             return answer;
         }
@@ -225,49 +288,6 @@ public final class BatchShares {
             }
             InvocationHandler handler = Proxy.getInvocationHandler(other);
             return handler instanceof Cutting ? ((Cutting) handler).target : other;
-        }
-
-        private InputPartition[] cut(InputPartition[] ranges) {
-            Arrays.sort(ranges, new Comparator() {
-                public int compare(Object a, Object b) {
-                    KafkaOffsetRange left = ((KafkaBatchInputPartition) a).offsetRange();
-                    KafkaOffsetRange right = ((KafkaBatchInputPartition) b).offsetRange();
-                    int topics = left.topic().compareTo(right.topic());
-                    return topics != 0 ? topics : Integer.compare(left.partition(), right.partition());
-                }
-            });
-            long records = 0;
-            for (int i = 0; i < ranges.length; i++) {
-                records += ((KafkaBatchInputPartition) ranges[i]).offsetRange().size();
-            }
-            double share = records / (double) shares(records, fewest, most);
-            List pieces = new ArrayList();
-            long before = 0;
-            for (int i = 0; i < ranges.length; i++) {
-                KafkaBatchInputPartition range = (KafkaBatchInputPartition) ranges[i];
-                long size = range.offsetRange().size();
-                long from = 0;
-                double slack = share * SLACK;
-                for (long n = (long) (before / share) + 1; n * share < before + size; n++) {
-                    long at = Math.round(n * share) - before;
-                    if (at - from > slack && size - at > slack) {
-                        pieces.add(piece(range, from, at));
-                        from = at;
-                    }
-                }
-                pieces.add(from == 0 ? range : piece(range, from, size));
-                before += size;
-            }
-            return (InputPartition[]) pieces.toArray(new InputPartition[0]);
-        }
-
-        private static InputPartition piece(KafkaBatchInputPartition input, long from, long until) {
-            KafkaOffsetRange whole = input.offsetRange();
-            // Without a preferred executor, as Spark cuts: else all pieces would go to the same one.
-            KafkaOffsetRange range = new KafkaOffsetRange(whole.topicPartition(), whole.fromOffset() + from,
-                    whole.fromOffset() + until, Option.empty());
-            return input.copy(range, input.executorKafkaParams(), input.pollTimeoutMs(), input.failOnDataLoss(),
-                    input.includeHeaders());
         }
     }
 }

@@ -18,19 +18,19 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.spark.jvm.driver_calls import singleton
 
-__all__ = ["cutting_table", "grouped_rows"]
+__all__ = ["batch_shares", "cutting_table", "grouped_rows"]
 
 
 def cutting_table(table: JavaObject) -> JavaObject:
     """A table of Spark's Kafka source whose streams cut the long ranges of a batch."""
-    cutting: JavaObject = _shares().cutting(table, limits.MIN_TASK_RECORDS, limits.MAX_TASK_RECORDS)
+    cutting: JavaObject = batch_shares().cutting(table, limits.MIN_TASK_RECORDS, limits.MAX_TASK_RECORDS)
     return cutting
 
 
 def grouped_rows(rows: DataFrame) -> DataFrame:
     """The rows of a batch from a `cutting_table` with one task for each share. They are the rows as they are
     where a shuffle or another source is between."""
-    grouped = _shares().grouped(
+    grouped = batch_shares().grouped(
         rows._jdf,  # noqa: SLF001
         limits.MIN_TASK_RECORDS,
         limits.MAX_TASK_RECORDS,
@@ -39,5 +39,6 @@ def grouped_rows(rows: DataFrame) -> DataFrame:
     return DataFrame(grouped, rows.sparkSession)
 
 
-def _shares() -> Any:
+def batch_shares() -> Any:
+    """The object `BatchShares` of Spark's JVM."""
     return singleton(Path(__file__).with_name("BatchShares.java"))
