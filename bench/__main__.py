@@ -26,6 +26,7 @@ from bench import (
     service,
     sink_costs,
     sinks,
+    skew,
     tpch,
 )
 from bench.cdc_continuous import measure_idle, measure_lag, measure_tables
@@ -47,6 +48,7 @@ _IN_ONE_SPARK = (
     "tpch",
     "fixed",
     "ingest",
+    "skew",
     "idle",
     "checkpoint",
     "hops",
@@ -135,6 +137,7 @@ def _in_one_spark(
         ),
         "fixed": lambda: fixed.measure(spark, folder, options.rows),
         "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),
+        "skew": lambda: skew.measure(spark, folder, options.ingest_rows),
         "idle": lambda: idle.measure(spark, folder),
         "checkpoint": lambda: checkpoint.measure(spark, folder),
         "hops": lambda: hops.measure(spark, folder, options.rate),

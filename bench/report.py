@@ -35,6 +35,7 @@ def table(results: dict[str, Any]) -> str:
         ]
     parts = {
         "ingest": _ingest,
+        "skew": _skew,
         "idle": _idle,
         "checkpoint": _checkpoint,
         "hops": _hops,
@@ -326,6 +327,25 @@ def _hops(part: dict[str, Any]) -> list[str]:
         f"{part['median_s']:.1f} s (median), p95 {part['p95_s']:.1f} s, slowest {part['slowest_s']:.1f} s; "
         f"{part['checkpoints']} checkpoints"
     ]
+
+
+def _skew(part: dict[str, Any]) -> list[str]:
+    names = {"ours": "shared evenly", "sparks_tasks": "a task for each partition", "plain": "plain Spark"}
+    lines = [f"{part['rows']} records of 61 bytes in a commit, from 8 partitions"]
+    for layout in ("even", "skewed"):
+        of_layout = part[layout]
+        for name, text in names.items():
+            side = of_layout[name]
+            lines.append(
+                f"  {layout}, {text}: {side['median_ms']:.0f} ms, {side['rows_per_s']} rows/s, "
+                f"{side['cpu_s']:.1f} CPU s, {side['files']:.0f} files"
+            )
+        lines.append(
+            f"  {layout}, ours against plain Spark: {of_layout['time_against_plain']:.2f}x time, "
+            f"{of_layout['cpu_against_plain']:.2f}x CPU; against a task for each partition "
+            f"{of_layout['time_against_sparks_tasks']:.2f}x, {of_layout['cpu_against_sparks_tasks']:.2f}x"
+        )
+    return lines
 
 
 def _ingest(part: dict[str, Any]) -> list[str]:

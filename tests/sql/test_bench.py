@@ -6,7 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import cdc, checkpoint, fixed, hops, idle, ingest, report, revise, service, sink_costs, sinks, tpch
+from bench import (
+    cdc,
+    checkpoint,
+    fixed,
+    hops,
+    idle,
+    ingest,
+    report,
+    revise,
+    service,
+    sink_costs,
+    sinks,
+    skew,
+    tpch,
+)
 from bench.running import catalog_commits
 from pyspark.sql import SparkSession
 
@@ -70,6 +84,11 @@ def test_smallest_bench_of_ingestion(tmp_path: Path, spark: SparkSession) -> Non
     assert len(results["ours_ms"]) == len(results["plain_ms"]) == 2
     assert results["ratio"] == pytest.approx(results["median_ours_ms"] / results["median_plain_ms"])
     assert "100 rows a commit" in report.table({"ingest": results})
+    results = skew.measure(spark, tmp_path, rows=800, commits=2, rounds=1)
+    for layout in ("even", "skewed"):
+        assert results[layout]["ours"]["files"] == 1
+        assert results[layout]["plain"]["files"] == results[layout]["sparks_tasks"]["files"] == 8
+    assert "skewed, shared evenly" in report.table({"skew": results})
 
 
 @pytest.mark.slow

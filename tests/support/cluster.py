@@ -13,6 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
@@ -58,6 +59,11 @@ class StandaloneCluster(Closeable):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def processes(self) -> Sequence[subprocess.Popen[bytes]]:
+        """The master and the workers, which start the executors."""
+        return self._processes
 
     def close(self) -> None:
         """End all processes, and the executors that workers started. Repeatable."""

@@ -148,6 +148,26 @@ class Record:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Writes transactions, one after the other."""
+
+    producer: Any
+    record: Any
+
+    def send(self, topic: str, records: Iterable[Record], *, commit: bool) -> None:
+        """One transaction, which is aborted unless `commit`; the broker has its records either way."""
+        self.producer.beginTransaction()
+        for record in records:
+            target = (topic, record.partition, record.timestamp_ms)
+            self.producer.send(self.record(*target, record.key, record.value, None))
+        self.producer.flush()
+        if commit:
+            self.producer.commitTransaction()
+        else:
+            self.producer.abortTransaction()
+
+
 class KafkaTopics:
     """Makes topics and writes records, by the Java client inside a JVM.
 
@@ -163,6 +183,7 @@ class KafkaTopics:
         self._jvm = jvm
         self._gateway = gateway
         self._kafka = jvm.org.apache.kafka
+        self._bootstrap = bootstrap
         settings = jvm.java.util.Properties()
         settings.setProperty("bootstrap.servers", bootstrap)
         settings.setProperty("linger.ms", "5")
@@ -227,6 +248,20 @@ class KafkaTopics:
         for future in sent:
             # Only this call raises the error of a record that the broker refused.
             future.get()
+
+    @contextmanager
+    def transactions(self) -> Iterator[Transactions]:
+        """A producer of transactions."""
+        settings = self._jvm.java.util.Properties()
+        settings.setProperty("bootstrap.servers", self._bootstrap)
+        settings.setProperty("transactional.id", str(uuid.uuid4()))
+        bytes_ = self._kafka.common.serialization.ByteArraySerializer
+        producer = self._kafka.clients.producer.KafkaProducer(settings, bytes_(), bytes_())
+        try:
+            producer.initTransactions()
+            yield Transactions(producer, self._kafka.clients.producer.ProducerRecord)
+        finally:
+            producer.close()
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the records before an offset, by partition."""

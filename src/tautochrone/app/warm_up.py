@@ -17,6 +17,7 @@ from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run, RunState
 from tautochrone.spark.jvm.driver_calls import write_compiled
 from tautochrone.spark.session.jars import CORE, resolve
+from tautochrone.spark.sources.batch_shares import batch_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +80,8 @@ def main(file: str, *flags: str) -> int:
                 _run_project(project)
             _run_statements(project.base)
             if not by_class_loader:
+                # The sample project reads no topic.
+                batch_shares()
                 write_compiled(Path(file).parent)
             gateway = SparkContext._gateway  # noqa: SLF001
         if gateway is None:

@@ -49,6 +49,7 @@ from tautochrone.model.source import BadRecords
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.catalyst import start_callback_server
 from tautochrone.spark.session.gateway import call_sites
+from tautochrone.spark.sources.batch_shares import grouped_rows
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -395,7 +396,7 @@ class FlowQuery(SparkQuery):
             return staged
 
         try:
-            return SplitBatch(stage(self._align(rows)), None, ()), violations
+            return SplitBatch(stage(self._align(self._with_tasks(rows))), None, ()), violations
         except TautochroneError:
             raise
         except Exception as error:
@@ -405,6 +406,12 @@ class FlowQuery(SparkQuery):
             )
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
             return splitter.split(error, *self._evaluated, stage, batch_id, ranges), violations
+
+    def _with_tasks(self, rows: DataFrame) -> DataFrame:
+        """The rows of a batch in as many tasks, and so in as many files, as are worthwhile."""
+        if self.stateful or not any(source.shares_batches() for source in self._sources):
+            return rows
+        return grouped_rows(rows)
 
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)

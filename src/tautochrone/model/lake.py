@@ -342,6 +342,8 @@ class DataFile:
         format: `PARQUET`, `AVRO` or `ORC`.
         rows: deleted ones included.
         deletes: names its deleted rows: equal texts mean the same rows. Empty: none are deleted.
+        sequence: numbers commits of the table in their order. All rows of the file were there at this one: a
+            file into which others were merged has the number of the commit at which they were read.
     """
 
     location: str
@@ -351,6 +353,7 @@ class DataFile:
     rows: int
     encrypted: bool
     deletes: str
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

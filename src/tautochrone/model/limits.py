@@ -50,7 +50,10 @@ __all__ = [
     "MAX_SMALL_TABLE_ROWS",
     "MAX_SOURCE_OBSERVATIONS",
     "MAX_STATE_RUNS",
+    "MAX_TASK_RANGES",
+    "MAX_TASK_RECORDS",
     "MIN_REWRITTEN_ROWS_TO_COUNT",
+    "MIN_TASK_RECORDS",
     "TINY_INPUT_ROWS",
 ]
 
@@ -180,6 +183,20 @@ MAX_POSITIONS_IN_FILTER = 20_000
 MAX_DELETION_VECTOR_POSITIONS = 1_000_000
 """Positions of a deletion vector that is compared with an older one on the driver. With more of them the
 whole data file is compared."""
+
+# -- batches from Kafka ---------------------------------------------------------------------------
+
+MIN_TASK_RECORDS = 25_000
+"""A batch of as many records is read and written by one task, and each further task needs as many again, up
+to the number of cores. A task writes a file of its own, and a core takes 100,000 to 200,000 records a second
+(`bench/skew.py`)."""
+
+MAX_TASK_RECORDS = 1_000_000
+"""A larger batch has more tasks than cores: a task that fails is done again as a whole."""
+
+MAX_TASK_RANGES = 64
+"""Partitions that one task reads. Spark keeps a consumer open for each until the task ends, and caches this
+number of them (`spark.kafka.consumer.cache.capacity`)."""
 
 # -- checks and reports ---------------------------------------------------------------------------
 

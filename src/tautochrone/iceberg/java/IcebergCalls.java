@@ -332,8 +332,8 @@ public final class IcebergCalls {
     }
 
     /**
-     * Of each file task: the data file's location, format, bytes and rows, whether it is encrypted, and a text that
-     * is equal for equal delete files.
+     * Of each file task: the data file's location, format, bytes and rows, whether it is encrypted, a text that is
+     * equal for equal delete files, and its data sequence number.
      */
     public String dataFiles(List tasks) {
         StringBuilder text = new StringBuilder();
@@ -352,6 +352,7 @@ public final class IcebergCalls {
                 deletes.append(' ').append(delete.contentOffset()).append('\n');
             }
             append(text, deletes.toString());
+            append(text, file.dataSequenceNumber().toString());
         }
         return text.toString();
     }

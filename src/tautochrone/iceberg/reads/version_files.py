@@ -52,7 +52,7 @@ class IcebergVersionFiles:
         if self._version == NO_VERSION:
             return {}
         texts = split_texts(str(iceberg_calls().dataFiles(self._tasks)))
-        rows = zip(*(texts[i::6] for i in range(6)), strict=True)
+        rows = zip(*(texts[i::7] for i in range(7)), strict=True)
         return {
             location: DataFile(
                 location=location,
@@ -62,8 +62,9 @@ class IcebergVersionFiles:
                 rows=int(count),
                 encrypted=encrypted == "+",
                 deletes=deletes,
+                sequence=int(sequence),
             )
-            for location, file_format, size, count, encrypted, deletes in rows
+            for location, file_format, size, count, encrypted, deletes, sequence in rows
         }
 
     def statistics(self, locations: Sequence[str]) -> Sequence[Mapping[int, ColumnStatistics]]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tautochrone.errors import FencedError, LakeError, MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import Expired, LakeTable
+from tautochrone.model.lake import NO_VERSION, Expired, LakeTable
 from tautochrone.model.log_table import LOG_RETENTION
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
@@ -264,15 +264,22 @@ class Maintenance:
     def _compact(self, table: LakeTable) -> None:
         """Compact small files.
 
-        A compaction that conflicts with another commit is skipped and tried again later.
+        Of a root only those of the newest checkpoint: a file that also took younger rows would be old rows
+        and new ones at once in the next checkpoint. A compaction that conflicts with another commit is
+        skipped and tried again later.
         """
         rules = self.job.settings.maintenance
         if not rules.min_files:
             return
+        latest = self.job.store.checkpoints.latest_done(self.job.name)
+        fork = table.fork()
+        cut = None if latest is None else latest.roots.get(table.name)
+        if cut == NO_VERSION:
+            return
         started = time.monotonic()
         try:
             done = table.compact(
-                table.fork(),
+                fork if cut is None else replace(fork, version=cut),
                 self.job.file_table_metadata() if is_file_table(table.name) else self.job.commit_metadata(),
                 min_files=rules.min_files,
                 max_files=rules.max_files,

@@ -76,7 +76,7 @@ class CommitBuilder:
         now_ms = round(time.time() * 1000)
         if files.version == before.lake_version:
             # The files of a table that did not move need not be listed.
-            info = self._commit_info(intent, files, now_ms, moves_rows=False)
+            info = self._commit_info(intent, files, before.sequence, now_ms, moves_rows=False)
             return [info, {"txn": _transaction(intent, files, now_ms)}]
         uris = {self.path_of(file): file for file in files.files.values()}
         added = [
@@ -88,17 +88,20 @@ class CommitBuilder:
         vectors = self._vectors(files, [file for file in added if file.deletes])
         protocol = self._protocol(schema, before, has_vectors=bool(vectors))
         metadata = self._metadata(files, before, schema, types, protocol, now_ms)
-        lines: list[dict[str, Any]] = [self._commit_info(intent, files, now_ms, moves_rows=moves_rows)]
+        sequence = max((file.sequence for file in uris.values()), default=0)
+        lines: list[dict[str, Any]] = [
+            self._commit_info(intent, files, sequence, now_ms, moves_rows=moves_rows)
+        ]
         if protocol != before.protocol:
             lines.append({"protocol": protocol})
         if metadata != before.metadata:
             lines.append({"metaData": metadata})
         lines.append({"txn": _transaction(intent, files, now_ms)})
         changed = {self.path_of(file) for file in added}
-        for uri, add in before.adds.items():
-            if uri not in uris or uri in changed:
-                lines.append({"remove": _remove(add, now_ms, moves_rows=moves_rows)})
-        adds = self._adds(files, added, vectors, moves_rows=moves_rows)
+        removed = [add for uri, add in before.adds.items() if uri not in uris or uri in changed]
+        merged = _merged(before, removed, added)
+        lines += [{"remove": _remove(add, now_ms, moves_rows=moves_rows and not merged)} for add in removed]
+        adds = self._adds(files, added, vectors, [moves_rows and file not in merged for file in added])
         return [*lines, *({"add": add} for add in adds)]
 
     def path_of(self, file: DataFile) -> str:
@@ -178,7 +181,13 @@ class CommitBuilder:
         }
 
     def _commit_info(
-        self, intent: Intent, files: VersionFiles, now_ms: int, *, moves_rows: bool
+        self,
+        intent: Intent,
+        files: VersionFiles,
+        sequence: int | None,
+        now_ms: int,
+        *,
+        moves_rows: bool,
     ) -> dict[str, Any]:
         return {
             "commitInfo": {
@@ -192,6 +201,7 @@ class CommitBuilder:
                     "transaction": intent.transaction.as_json(),
                     "version": files.version,
                     "movesRows": moves_rows,
+                    "sequence": sequence,
                 },
             }
         }
@@ -224,12 +234,11 @@ class CommitBuilder:
         files: VersionFiles,
         added: Sequence[DataFile],
         vectors: Mapping[str, Mapping[str, Any]],
-        *,
-        moves_rows: bool,
+        moves_rows: Sequence[bool],
     ) -> Iterator[dict[str, Any]]:
         columns = list(leaf_columns(files.columns, by_id=self.by_id))
         statistics = files.statistics([file.location for file in added])
-        for file, known in zip(added, statistics, strict=True):
+        for file, known, moves in zip(added, statistics, moves_rows, strict=True):
             assert file.path is not None
             vector = vectors.get(file.location)
             if self.links:
@@ -239,7 +248,7 @@ class CommitBuilder:
                 "partitionValues": {},
                 "size": file.bytes,
                 "modificationTime": round(file.path.stat().st_mtime * 1000),
-                "dataChange": moves_rows,
+                "dataChange": moves,
                 "stats": json.dumps(_statistics(columns, known, file.rows, is_exact=vector is None)),
             }
             if file.deletes:
@@ -274,6 +283,23 @@ def _remove(add: Mapping[str, Any], now_ms: int, *, moves_rows: bool) -> dict[st
         "dataChange": moves_rows,
         "extendedFileMetadata": True,
     }
+
+
+def _merged(
+    before: Actions, removed: Sequence[Mapping[str, Any]], added: Sequence[DataFile]
+) -> Sequence[DataFile]:
+    """The new files into which exactly the removed ones were merged: readers of changes see neither. Empty if
+    other rows came or went with them."""
+    if before.sequence is None or any(file.deletes for file in added):
+        return []
+    merged = [file for file in added if file.sequence <= before.sequence]
+    rows = sum(file.rows for file in merged)
+    return merged if rows and rows == sum(map(_live_rows, removed)) else []
+
+
+def _live_rows(add: Mapping[str, Any]) -> int:
+    rows = int(json.loads(add["stats"])["numRecords"])
+    return rows - int((add.get("deletionVector") or {}).get("cardinality", 0))
 
 
 # -- statistics -----------------------------------------------------------------------------------

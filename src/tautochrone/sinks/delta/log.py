@@ -99,6 +99,7 @@ class Actions:
         removes: by path and deletion vector, those of the last days.
         transactions: by application.
         lake_version: of the lake's table, as our newest version says it; empty: it is not known.
+        sequence: the greatest one of its files there (`DataFile.sequence`); None: it is not known.
     """
 
     version: int = -1
@@ -108,11 +109,12 @@ class Actions:
     removes: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     transactions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     lake_version: str = ""
+    sequence: int | None = None
 
     def take(self, lines: Iterable[Mapping[str, Any]], version: int) -> None:
         """Apply a version. Its removes come first: a file with another deletion vector is in both."""
         actions = list(lines)
-        self.lake_version = ""
+        self.lake_version, self.sequence = "", None
         for remove in (line["remove"] for line in actions if line.get("remove")):
             self.adds.pop(remove["path"], None)
             self.removes[remove["path"], _vector_of(remove)] = remove
@@ -126,7 +128,9 @@ class Actions:
             elif line.get("protocol"):
                 self.protocol = line["protocol"]
             elif line.get("commitInfo"):
-                self.lake_version = line["commitInfo"].get("tautochrone", {}).get("version", "")
+                described = line["commitInfo"].get("tautochrone", {})
+                self.lake_version = described.get("version", "")
+                self.sequence = described.get("sequence")
             elif line.get("txn"):
                 self.transactions[line["txn"]["appId"]] = line["txn"]
         self.version = version

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import IngestError, SourceUnreachableError
 from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.jvm.catalyst import kind
-from tautochrone.spark.sources.spark_source import RecordReader, SparkSource, TopicIdReader
+from tautochrone.spark.sources.batch_shares import cutting_table
+from tautochrone.spark.sources.spark_source import RecordReader, SparkSource, TopicIdReader, with_field
 
 __all__ = [
     "EARLIEST",
@@ -220,6 +221,14 @@ _OPTIONS_OF_STREAM_ONLY = (
     "minoffsetspertrigger", "maxtriggerdelay", "includeheaders",
 )  # fmt: skip
 
+_OPTIONS_OF_TASKS = ("minpartitions", "maxrecordsperpartition")
+"""By these the user decides which tasks read a batch."""
+_FETCH_OPTIONS = ("kafka.fetch.max.wait.ms", "kafka.fetch.min.bytes")
+_FETCH_WAIT_MS = "10"
+"""After each fetch the consumer asks for what follows, and Spark for the partition's ends. A broker answers a
+connection in order: at the end of a partition, where nothing follows yet, the second question would wait for
+the first, by default for 500 ms in each partition of each batch."""
+
 
 class KafkaSource(SparkSource):
     """Topics of one cluster, read as a stream. (Spark does not expose the options of batch reads.)"""
@@ -258,6 +267,22 @@ class KafkaSource(SparkSource):
 
     def topics(self) -> frozenset[str]:
         return self.read.topics
+
+    def shares_batches(self) -> bool:
+        return not self._given(_OPTIONS_OF_TASKS)
+
+    def prepared(self, session: SparkSession) -> JavaObject:
+        """The leaf whose consumers don't wait at the end of a partition, and whose batches are shared among
+        tasks, unless the reader's options say otherwise."""
+        leaf = self.leaf
+        if not self._given(_FETCH_OPTIONS):
+            leaf = self.with_options(session, {_FETCH_OPTIONS[0]: _FETCH_WAIT_MS}, ())
+        if self.shares_batches():
+            leaf = leaf.copy(*with_field(leaf, "table", cutting_table(leaf.table())))
+        return leaf
+
+    def _given(self, options: Collection[str]) -> bool:
+        return any(name.lower() in options for name in self.options())
 
 
 class KafkaRecords:

@@ -26,6 +26,7 @@ __all__ = [
     "RecordReader",
     "SparkSource",
     "TopicIdReader",
+    "with_field",
 ]
 
 STREAM_LEAVES = ("StreamingRelation", "StreamingRelationV2")
@@ -164,8 +165,12 @@ class SparkSource(ABC):
         """Whether the reader goes on without an error where records are gone that it did not read."""
         return False
 
+    def shares_batches(self) -> bool:
+        """Whether `prepared` lets a batch be shared evenly among tasks; see `batch_shares`."""
+        return False
+
     def prepared(self, session: SparkSession) -> JavaObject:
-        """The leaf with the options that it needs to skip no data silently."""
+        """The leaf as a flow reads it: it skips no data silently, and its batches have the right tasks."""
         del session
         return self.leaf
 
@@ -188,13 +193,13 @@ class SparkSource(ABC):
             old = self.leaf.dataSource()
             scala_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(merged)
             return self.leaf.copy(
-                old.copy(*_with_field(old, "options", scala_map)), self.leaf.sourceName(), self.leaf.output()
+                old.copy(*with_field(old, "options", scala_map)), self.leaf.sourceName(), self.leaf.output()
             )
         new = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(merged)
-        return self.leaf.copy(*_with_field(self.leaf, "extraOptions", new))
+        return self.leaf.copy(*with_field(self.leaf, "extraOptions", new))
 
 
-def _with_field(product: JavaObject, name: str, value: object) -> list[object]:
+def with_field(product: JavaObject, name: str, value: object) -> list[object]:
     """The fields of a case class with one of them replaced. It is found by its name, because another Spark
     version may have more fields before it."""
     fields = list(items(product.productIterator()))
