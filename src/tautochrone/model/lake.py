@@ -24,12 +24,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from tautochrone.model.foreign import ForeignTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import SourcePosition
 
 __all__ = [
     "FILE_COLUMN",
+    "FOREIGN_VERSION_KEY",
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
@@ -44,6 +46,7 @@ __all__ = [
     "DeletionVector",
     "Dropped",
     "Expired",
+    "Followed",
     "Fork",
     "LakeTable",
     "Orphans",
@@ -174,6 +177,29 @@ class CollectedChange:
 
     added: Any = None
     removed: Any = None
+
+
+FOREIGN_VERSION_KEY = "tautochrone.foreign-version"
+"""In the summary of a mirror's snapshot: the version of the foreign table that it shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A mirror at a version of its foreign table.
+
+    Attributes:
+        number: of that version; `before`: of the one that the mirror showed before, if it did.
+        files_added, files_removed: data files. None of them moved.
+        files_with_deletes: those of which other rows are deleted now.
+    """
+
+    table: TableName
+    version: Version
+    number: int
+    before: int | None = None
+    files_added: int = 0
+    files_removed: int = 0
+    files_with_deletes: int = 0
 
 
 class TaskWriter(Protocol):
@@ -593,6 +619,14 @@ class LakeTable(ReadableTable, Protocol):
     ) -> Committed:
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
+
+    def follow(self, fork: Fork, foreign: ForeignTable, commit_metadata: CommitMetadata) -> Followed:
+        """Bring the mirror of a foreign table to its newest version, in one catalog commit; none if it is
+        there already. Data files stay where they are, and nothing of them is read but their footers.
+
+        Raises:
+            ForeignTableError: the foreign table is not there, or cannot be followed.
+        """
 
     def require_widenable(self, fork: Fork, schema: Any) -> None:
         """Raises `DefinitionError` where `widen` would."""
