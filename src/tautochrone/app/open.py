@@ -23,6 +23,7 @@ from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
+from tautochrone.errors import DefinitionError, ForeignTableError
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
@@ -408,7 +409,13 @@ class Project(Closeable):
     def _external_schema(self, name: TableName) -> StructType | None:
         if name in self._foreign_sources:
             foreign = self._foreign_tables.open(self._foreign_sources[name])
-            return spark_schema(foreign.newest().fields)
+            try:
+                return spark_schema(foreign.newest().fields)
+            except ForeignTableError as error:
+                # The definition that reads it is added where it is known.
+                raise DefinitionError(
+                    error.error_class, error.message, sqlstate=error.sqlstate, hint=error.hint
+                ) from error
         if not self.has_lake:
             return None
         return self.lake.schema(name) if self.lake.exists(name) else None

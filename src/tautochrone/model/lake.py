@@ -31,6 +31,7 @@ from tautochrone.model.source_position import SourcePosition
 
 __all__ = [
     "FILE_COLUMN",
+    "FOREIGN_PATH_KEY",
     "FOREIGN_VERSION_KEY",
     "NO_VERSION",
     "POSITION_COLUMN",
@@ -179,6 +180,8 @@ class CollectedChange:
     removed: Any = None
 
 
+FOREIGN_PATH_KEY = "tautochrone.foreign-path"
+"""A property of a mirror: the path of the foreign table."""
 FOREIGN_VERSION_KEY = "tautochrone.foreign-version"
 """In the summary of a mirror's snapshot: the version of the foreign table that it shows."""
 

@@ -50,6 +50,7 @@ from tautochrone.model.foreign import (
 )
 from tautochrone.model.lake import FOREIGN_VERSION_KEY, NO_VERSION, CommitMetadata, Followed, Fork
 from tautochrone.model.names import TableName, Version
+from tautochrone.spark.jvm.catalyst import decimal_digits
 from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, singleton, split_texts
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -219,6 +220,44 @@ class FieldIds:
         return self._by_path[path]
 
 
+_WIDENED = frozenset({("int", "long"), ("float", "double")})
+
+
+def _types_by_id(columns: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Of columns and fields, as Iceberg's JSON of a schema has them; and of elements, keys and values.
+
+    >>> _types_by_id([{"id": 1, "type": {"type": "struct", "fields": [{"id": 2, "type": "int"}]}}])
+    {1: 'struct', 2: 'int'}
+    """
+    types: dict[int, str] = {}
+
+    def take(field_id: int, kind: Any) -> None:
+        types[field_id] = kind if isinstance(kind, str) else kind["type"]
+        if isinstance(kind, str):
+            return
+        for each in kind.get("fields", ()):
+            take(each["id"], each["type"])
+        for part in ("element", "key", "value"):
+            if part in kind:
+                take(kind[f"{part}-id"], kind[part])
+
+    for column in columns:
+        take(column["id"], column["type"])
+    return types
+
+
+def _is_widened(former: str, kind: str) -> bool:
+    """Whether Iceberg's readers make the type of the former one.
+
+    >>> _is_widened("decimal(5, 2)", "decimal(9, 2)"), _is_widened("string", "int")
+    (True, False)
+    """
+    digits = decimal_digits(former), decimal_digits(kind)
+    if digits[0] is not None and digits[1] is not None:
+        return digits[0][1] == digits[1][1] and digits[0][0] <= digits[1][0]
+    return former == kind or (former, kind) in _WIDENED
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -282,7 +321,7 @@ class _Update:
         mapping = json.loads(loaded.table.properties().get(_MAPPING) or "[]")
         self._ids = FieldIds(mapping)
         self._columns = self._ids.columns(self._newest.fields)
-        if self._ids.is_redefined:
+        if self._ids.is_redefined or self._has_other_types(loaded):
             self._begins_anew = True
             self._ids = FieldIds()
             self._columns = self._ids.columns(self._newest.fields)
@@ -295,6 +334,20 @@ class _Update:
         if self._steps is None:
             return True
         return any(step.files for step in self._steps) or self._columns != self._columns_of(loaded)
+
+    def _has_other_types(self, loaded: Loaded) -> bool:
+        """Whether a column has another type than in a version that is kept, which Iceberg does not widen to
+        it."""
+        if self._columns == self._columns_of(loaded):
+            return False
+        types = _types_by_id(self._columns)
+        schemas = {int(each.schemaId()) for each in items(loaded.metadata.snapshots())}
+        for schema in schemas:
+            text = str(self._iceberg.api.SchemaParser.toJson(loaded.metadata.schemasById().get(schema)))
+            for field_id, former in _types_by_id(json.loads(text)["fields"]).items():
+                if not _is_widened(former, types.get(field_id, former)):
+                    return True
+        return False
 
     def _columns_of(self, loaded: Loaded) -> list[dict[str, Any]]:
         schema = json.loads(str(self._iceberg.api.SchemaParser.toJson(loaded.table.schema())))

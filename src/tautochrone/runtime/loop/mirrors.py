@@ -13,10 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, TautochroneError
+from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, TableMissingError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.foreign import ForeignTable
-from tautochrone.model.lake import Followed, LakeTable, TableDefinition
+from tautochrone.model.lake import FOREIGN_PATH_KEY, Followed, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, describe_input, is_mirror
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
@@ -69,13 +69,12 @@ class Mirrors:
     def _synchronize(self, name: TableName) -> None:
         foreign = self._foreign.open(self.job.definitions.scope.foreign.sources[name])
         newest = foreign.newest()
-        if self._shown.get(name) == (newest.identity, newest.number):
+        is_observed = name in self.job.observed_tables
+        if is_observed and self._shown.get(name) == (newest.identity, newest.number):
             return
         followed = self._follow(name, foreign)
         self._shown[name] = newest.identity, newest.number
-        if followed.before != followed.number and (
-            followed.files_added or followed.files_removed or followed.files_with_deletes
-        ):
+        if followed.files_added or followed.files_removed or followed.files_with_deletes:
             self.job.emit(
                 events.ForeignTableFollowed(
                     table=describe_input(name),
@@ -94,8 +93,10 @@ class Mirrors:
             self._tables[name] = table
             try:
                 return table.follow(table.fork(), foreign, self.job.file_table_metadata())
-            except (ConflictError, CommitOutcomeUnknownError):
-                # Another job brought it there, or it is unknown whether this one did: the table tells.
+            except (ConflictError, CommitOutcomeUnknownError, TableMissingError):
+                # Another job brought it there, or it is unknown whether this one did: the table tells. One
+                # that somebody dropped is made again.
+                self._tables.pop(name, None)
                 if attempt == _ATTEMPTS:
                     raise
                 attempt += 1
@@ -109,7 +110,7 @@ class Mirrors:
             schema=StructType([]),
             comment=f"the data files of {foreign.source}, where they are",
             # They are not ours: nobody may delete them through this table.
-            properties={"gc.enabled": "false"},
+            properties={"gc.enabled": "false", FOREIGN_PATH_KEY: foreign.source.path},
         )
         return self.job.lake.create(definition, self.job.file_table_metadata())
 

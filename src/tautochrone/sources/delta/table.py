@@ -51,6 +51,7 @@ class DeltaTable:
         self._version: ForeignVersion | None = None
         self._columns: tuple[Any, tuple[ForeignField, ...]] | None = None
         self._vectors: dict[str, Mapping[str, Any]] = {}
+        self._files: dict[str, tuple[Mapping[str, Any], ForeignFile]] = {}
 
     @property
     def source(self) -> ForeignSource:
@@ -76,13 +77,22 @@ class DeltaTable:
         self._require_known_features(state)
         fields = self._fields(state.metadata)
         partitions = tuple(state.metadata.get("partitionColumns") or ())
-        files = self._files(state.adds.values(), fields, partitions)
+        if known is None or (known.fields, known.partition_columns) != (fields, partitions):
+            self._files.clear()
+        # An add that is still in force is the same object.
+        self._files = {
+            path: (
+                add,
+                self._files[path][1] if self._is_known(path, add) else self._file(add, fields, partitions),
+            )
+            for path, add in state.adds.items()
+        }
         self._version = ForeignVersion(
             identity=str(state.metadata["id"]),
             number=state.version,
             fields=fields,
             partition_columns=partitions,
-            files={file.location: file for file in files},
+            files={file.location: file for _, file in self._files.values()},
         )
         return self._version
 
@@ -111,7 +121,7 @@ class DeltaTable:
                 location = self._location(path)
                 files[location] = newest.files.get(location) if not are_columns_the_same else None
                 if add is not None and are_columns_the_same:
-                    (files[location],) = self._files([add], newest.fields, newest.partition_columns)
+                    files[location] = self._file(add, newest.fields, newest.partition_columns)
             if not files:
                 continue
             moves_rows = each.changes_rows or not are_columns_the_same
@@ -148,8 +158,7 @@ class DeltaTable:
         if unknown:
             raise ForeignTableError(
                 "DELTA_FEATURE_UNSUPPORTED",
-                f"{str(self._source).capitalize()} has {', '.join(unknown)}, which readers must know and "
-                "which is not known here",
+                f"Readers of {self._source} must know {', '.join(unknown)}, and this one does not",
                 hint="let Delta's own program drop the feature (ALTER TABLE … DROP FEATURE …), or write a "
                 "copy without it",
                 sqlstate="0A000",
@@ -163,26 +172,25 @@ class DeltaTable:
             self._columns = key, columns
         return self._columns[1]
 
-    def _files(
-        self, adds: Any, fields: Sequence[ForeignField], partitions: Sequence[str]
-    ) -> list[ForeignFile]:
-        by_name = {field.name: field for field in fields}
-        columns = [by_name[name] for name in partitions]
-        files = []
-        for add in adds:
-            values = add.get("partitionValues") or {}
-            vector = add.get("deletionVector")
-            deletes = name_of_vector(vector)
-            if vector:
-                self._vectors[deletes] = vector
-            partition = {
-                column.name: partition_value(
-                    self._source, column.name, column.type, values.get(column.stored_name)
-                )
-                for column in columns
-            }
-            files.append(ForeignFile(self._location(add["path"]), int(add["size"]), partition, deletes))
-        return files
+    def _is_known(self, path: str, add: Mapping[str, Any]) -> bool:
+        return path in self._files and self._files[path][0] is add
+
+    def _file(
+        self, add: Mapping[str, Any], fields: Sequence[ForeignField], partitions: Sequence[str]
+    ) -> ForeignFile:
+        values = add.get("partitionValues") or {}
+        vector = add.get("deletionVector")
+        deletes = name_of_vector(vector)
+        if vector:
+            self._vectors[deletes] = vector
+        columns = (field for field in fields if field.name in partitions)
+        partition = {
+            column.name: partition_value(
+                self._source, column.name, column.type, values.get(column.stored_name)
+            )
+            for column in columns
+        }
+        return ForeignFile(self._location(add["path"]), int(add["size"]), partition, deletes)
 
     def _location(self, path: str) -> str:
         """Of a path in the log, which is a URI: absolute, or relative to the table."""
