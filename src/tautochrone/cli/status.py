@@ -20,8 +20,8 @@ from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness
-from tautochrone.model.lake import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.names import TableName, describe_input, is_mirror
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus

@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from tautochrone.model.names import TableName, Version
+
 __all__ = [
+    "FOREIGN_PATH_KEY",
+    "FOREIGN_VERSION_KEY",
+    "Followed",
     "ForeignField",
     "ForeignFile",
     "ForeignList",
@@ -128,6 +133,31 @@ class ForeignStep:
     moves_rows: bool
 
 
+FOREIGN_PATH_KEY = "tautochrone.foreign-path"
+"""A property of a mirror: the path of the foreign table."""
+FOREIGN_VERSION_KEY = "tautochrone.foreign-version"
+"""In the summary of a mirror's snapshot: the version of the foreign table that it shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A mirror at a version of its foreign table.
+
+    Attributes:
+        number: of that version; `before`: of the one that the mirror showed before, if it did.
+        files_added, files_removed: data files. None of them moved.
+        files_with_deletes: those of which other rows are deleted now.
+    """
+
+    table: TableName
+    version: Version
+    number: int
+    before: int | None = None
+    files_added: int = 0
+    files_removed: int = 0
+    files_with_deletes: int = 0
+
+
 class ForeignTable(Protocol):
     """A foreign table as its metadata says it is. Nothing is ever written to it."""
 
@@ -141,9 +171,16 @@ class ForeignTable(Protocol):
             ForeignTableError: there is no table, or it cannot be followed.
         """
 
-    def steps_since(self, identity: str, number: int) -> Sequence[ForeignStep] | None:
+    def steps_since(
+        self, identity: str, number: int, *, has_same_columns: bool
+    ) -> Sequence[ForeignStep] | None:
         """What happened after a version up to the one that was read last, oldest first; None: it is not
-        known."""
+        known.
+
+        Args:
+            identity, number: of the version.
+            has_same_columns: it had the columns and partition columns of the one that was read last.
+        """
 
     def deleted_positions(self, file: ForeignFile) -> Sequence[int]:
         """The positions of the deleted rows of a data file.

@@ -24,15 +24,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tautochrone.model.foreign import ForeignTable
+from tautochrone.model.foreign import Followed, ForeignTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import SourcePosition
 
 __all__ = [
     "FILE_COLUMN",
-    "FOREIGN_PATH_KEY",
-    "FOREIGN_VERSION_KEY",
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
@@ -47,7 +45,6 @@ __all__ = [
     "DeletionVector",
     "Dropped",
     "Expired",
-    "Followed",
     "Fork",
     "LakeTable",
     "Orphans",
@@ -178,31 +175,6 @@ class CollectedChange:
 
     added: Any = None
     removed: Any = None
-
-
-FOREIGN_PATH_KEY = "tautochrone.foreign-path"
-"""A property of a mirror: the path of the foreign table."""
-FOREIGN_VERSION_KEY = "tautochrone.foreign-version"
-"""In the summary of a mirror's snapshot: the version of the foreign table that it shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """A mirror at a version of its foreign table.
-
-    Attributes:
-        number: of that version; `before`: of the one that the mirror showed before, if it did.
-        files_added, files_removed: data files. None of them moved.
-        files_with_deletes: those of which other rows are deleted now.
-    """
-
-    table: TableName
-    version: Version
-    number: int
-    before: int | None = None
-    files_added: int = 0
-    files_removed: int = 0
-    files_with_deletes: int = 0
 
 
 class TaskWriter(Protocol):

@@ -38,6 +38,8 @@ from tautochrone.iceberg.java.api import Iceberg, items, translate
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.foreign import (
+    FOREIGN_VERSION_KEY,
+    Followed,
     ForeignField,
     ForeignFile,
     ForeignList,
@@ -48,7 +50,7 @@ from tautochrone.model.foreign import (
     ForeignType,
     ForeignVersion,
 )
-from tautochrone.model.lake import FOREIGN_VERSION_KEY, NO_VERSION, CommitMetadata, Followed, Fork
+from tautochrone.model.lake import NO_VERSION, CommitMetadata, Fork
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.jvm.catalyst import decimal_digits
 from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, singleton, split_texts
@@ -85,12 +87,18 @@ def follow(
         check_main(name, loaded, fork.version, commit_metadata.fence)
         check_seal(name, loaded, update.at_ms)
         newest_metadata = carry_forward(loaded.commit_metadata, commit_metadata)
-        return update.metadata(
-            loaded, {_FOREIGN: target, COMMIT_METADATA_KEY: encode(newest_metadata)}, encode(commit_metadata)
-        )
+        properties = {_FOREIGN: target, COMMIT_METADATA_KEY: encode(newest_metadata)}
+        try:
+            return update.metadata(loaded, properties, encode(commit_metadata))
+        except ForeignTableError:
+            # Of files that came and went since, the owner may have removed some already.
+            if not update.forget_steps():
+                raise
+            return update.metadata(loaded, properties, encode(commit_metadata))
 
     def done(loaded: Loaded) -> bool:
-        return str(loaded.table.properties().get(_FOREIGN)) == target and loaded.main in update.versions
+        is_shown = str(loaded.table.properties().get(_FOREIGN)) == target
+        return is_shown and (not update.versions or loaded.main in update.versions)
 
     compare_and_set(iceberg, name, effects, Step.LAKE_FOLLOW, build=build, done=done)
     return Followed(
@@ -330,10 +338,17 @@ class _Update:
         if is_other or self._begins_anew or self._is_partitioned_otherwise(loaded):
             return True
         assert self._shown is not None
-        self._steps = self._foreign.steps_since(self._shown.identity, self._shown.number)
-        if self._steps is None:
-            return True
-        return any(step.files for step in self._steps) or self._columns != self._columns_of(loaded)
+        has_same_columns = self._columns == self._columns_of(loaded)
+        self._steps = self._foreign.steps_since(
+            self._shown.identity, self._shown.number, has_same_columns=has_same_columns
+        )
+        return self._steps is None or bool(self._steps) or not has_same_columns
+
+    def forget_steps(self) -> bool:
+        """Compare the lists of files from now on; false: that is what was done."""
+        were_known = self._steps is not None
+        self._steps = None
+        return were_known
 
     def _has_other_types(self, loaded: Loaded) -> bool:
         """Whether a column has another type than in a version that is kept, which Iceberg does not widen to
@@ -519,10 +534,12 @@ class _Update:
         if not files:
             return {}
         spec, mapping = transaction.table().spec(), json.dumps(self._ids.mapping)
-        fields = [(str(each.fieldId()), str(each.name())) for each in items(spec.fields())]
+        names = {column["id"]: column["name"] for column in self._columns}
+        # The specification has the names of the time when it was made.
+        fields = [(str(each.fieldId()), names[int(each.sourceId())]) for each in items(spec.fields())]
         texts = []
         for file in files:
-            partition = {number: file.partition[name] for number, name in fields if name in file.partition}
+            partition = {number: file.partition[name] for number, name in fields}
             texts += [file.location, str(file.bytes), json.dumps(partition)]
         session = self._iceberg.session._jsparkSession  # noqa: SLF001
         conf = session.sessionState().newHadoopConf()

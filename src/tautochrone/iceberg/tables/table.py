@@ -50,12 +50,11 @@ from tautochrone.iceberg.reads.schema import replacement_transaction, shape_of, 
 from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.iceberg.tables.mirror import follow
 from tautochrone.model.effects import Step
-from tautochrone.model.foreign import ForeignTable
+from tautochrone.model.foreign import Followed, ForeignTable
 from tautochrone.model.lake import (
     NO_VERSION,
     CommitMetadata,
     Committed,
-    Followed,
     Fork,
     Prepared,
     Rows,

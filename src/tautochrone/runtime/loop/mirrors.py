@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, TableMissingError, TautochroneError
 from tautochrone.model import events
-from tautochrone.model.foreign import ForeignTable
-from tautochrone.model.lake import FOREIGN_PATH_KEY, Followed, LakeTable, TableDefinition
+from tautochrone.model.foreign import FOREIGN_PATH_KEY, Followed, ForeignTable
+from tautochrone.model.lake import LakeTable, TableDefinition
 from tautochrone.model.names import TableName, describe_input, is_mirror
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job

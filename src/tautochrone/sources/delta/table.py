@@ -37,7 +37,14 @@ _FEATURES = frozenset(
 _NEWEST_READER = 3
 _FIRST_READER_OF_MAPPINGS = 2
 _MODE = "delta.columnMapping.mode"
+_UNMAPPED = "none"
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)")
+
+
+def _columns_key(metadata: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    """Equal for the same columns, found in data files in the same way."""
+    mode = (metadata.get("configuration") or {}).get(_MODE, _UNMAPPED)
+    return metadata["schemaString"], mode, tuple(metadata.get("partitionColumns") or ())
 
 
 class DeltaTable:
@@ -49,7 +56,8 @@ class DeltaTable:
         self._log: DeltaLog | None = None
         self._folder = ""
         self._version: ForeignVersion | None = None
-        self._columns: tuple[Any, tuple[ForeignField, ...]] | None = None
+        self._key: tuple[Any, ...] = ()
+        self._columns: tuple[ForeignField, ...] = ()
         self._vectors: dict[str, Mapping[str, Any]] = {}
         self._files: dict[str, tuple[Mapping[str, Any], ForeignFile]] = {}
 
@@ -96,7 +104,9 @@ class DeltaTable:
         )
         return self._version
 
-    def steps_since(self, identity: str, number: int) -> Sequence[ForeignStep] | None:
+    def steps_since(
+        self, identity: str, number: int, *, has_same_columns: bool
+    ) -> Sequence[ForeignStep] | None:
         newest, log = self._version, self._log
         assert newest is not None
         assert log is not None
@@ -113,7 +123,8 @@ class DeltaTable:
         if any(each.metadata is not None and each.metadata["id"] != identity for each in done):
             return None
         # With other columns in between, files of that time are not looked at.
-        are_columns_the_same = all(each.metadata is None for each in done)
+        changes = [_columns_key(each.metadata) for each in done if each.metadata is not None]
+        are_columns_the_same = not changes or (has_same_columns and {*changes} == {self._key})
         steps: list[ForeignStep] = []
         for each in done:
             files: dict[str, ForeignFile | None] = {}
@@ -165,12 +176,12 @@ class DeltaTable:
             )
 
     def _fields(self, metadata: Mapping[str, Any]) -> tuple[ForeignField, ...]:
-        mode = (metadata.get("configuration") or {}).get(_MODE, "none")
-        key = metadata["schemaString"], mode
-        if self._columns is None or self._columns[0] != key:
-            columns = columns_of(self._source, metadata["schemaString"], is_mapped=mode != "none")
-            self._columns = key, columns
-        return self._columns[1]
+        key = _columns_key(metadata)
+        if self._key != key:
+            schema, mode, _ = key
+            self._columns = columns_of(self._source, schema, is_mapped=mode != _UNMAPPED)
+            self._key = key
+        return self._columns
 
     def _is_known(self, path: str, add: Mapping[str, Any]) -> bool:
         return path in self._files and self._files[path][0] is add
