@@ -16,8 +16,10 @@ from tests.support.harness import Happened, Pipeline
 
 from tautochrone.cli.main import main
 from tautochrone.errors import DefinitionError
+from tautochrone.iceberg.maintenance.relocation import Survey
 from tautochrone.model.effects import Step
 from tautochrone.model.names import is_mirror
+from tautochrone.model.relocated_paths import MovedFolder
 from tautochrone.runtime.maintenance.maintain import Maintenance
 
 deltalake = pytest.importorskip("deltalake")
@@ -268,6 +270,13 @@ def test_files_of_others_are_never_removed_and_may_be_gone(pipeline: Pipeline) -
     Maintenance(pipeline.job).run(budget_ms=None)
     assert len(pipeline.job.lake.load(mirror).versions()) < orders.table.version()
     assert orders.data_files() == before
+    # A copy of the project has a mirror over the same files.
+    storage, location = Path(pipeline.settings.storage), pipeline.pointers()[mirror.without_catalog]
+    shutil.copytree(storage, pipeline.folder / "copy")
+    moved = MovedFolder((str(storage),), str(pipeline.folder / "copy"))
+    survey = Survey(str(mirror), location, moved)
+    survey.read()
+    assert (len(survey.files) > 2, survey.missing, survey.outside) == (True, [], [])
     pipeline.session.sql(f"DROP TABLE {mirror.sql}")
     orders.run()
     # The owner removes what left the table, before a run has read which rows went with it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,12 +190,15 @@ def test_columns_are_renamed_dropped_widened_and_replaced(
         "ALTER TABLE {t} ALTER COLUMN amount TYPE BIGINT",
         "INSERT INTO {t} SELECT id, 'k1', 5000000000, 7 FROM range(3)",
     )
-    check(f"CREATE OR REPLACE {created}", insert)
+    # Another table in its place, which numbers its columns from 1 again.
+    shutil.rmtree(pipeline.folder / "ext/t")
+    check(f"CREATE {created}", insert)
     changed = check(insert)
     assert changed.mode("v")[0] == "incremental", changed.mode("v")
     plain = created.partition("TBLPROPERTIES")[0]
     # A table without a mapping gets one.
-    check("DROP TABLE {t}", f"CREATE {plain} PARTITIONED BY (note)", insert)
+    shutil.rmtree(pipeline.folder / "ext/t")
+    check(f"CREATE {plain} PARTITIONED BY (note)", insert)
     check(
         "ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
         "ALTER TABLE {t} RENAME COLUMN note TO kept",
