@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from tautochrone.cli.main import main
 from tautochrone.errors import DefinitionError
 from tautochrone.iceberg.maintenance.relocation import Survey
 from tautochrone.model.effects import Step
+from tautochrone.model.foreign import ForeignSource, ForeignVersion
 from tautochrone.model.names import is_mirror
 from tautochrone.model.relocated_paths import MovedFolder
 from tautochrone.runtime.maintenance.maintain import Maintenance
+from tautochrone.sources.delta import DeltaTable, Storage
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -284,6 +287,29 @@ def test_files_of_others_are_never_removed_and_may_be_gone(pipeline: Pipeline) -
     orders.table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     happened = orders.run(big="diff", kinds="diff")
     assert happened.refresh("big")["reason_code"] == "FOREIGN_FILES_GONE"
+
+
+class Renumbered(DeltaTable):
+    """The table as it would be with a mapping of columns that numbers them otherwise."""
+
+    def newest(self) -> ForeignVersion:
+        version = super().newest()
+        ids = {"id": 5, "kind": 1}
+        fields = tuple(replace(field, field_id=ids[field.name]) for field in version.fields)
+        return replace(version, fields=fields)
+
+
+def test_a_mirror_begins_anew_where_ids_stand_for_other_columns(pipeline: Pipeline) -> None:
+    orders = Orders(pipeline)
+    orders.run()
+    orders.write(40)
+    job, mirror = pipeline.job, next(filter(is_mirror, pipeline.job.topology.upstream_tables))
+    table = job.lake.load(mirror)
+    foreign = Renumbered(ForeignSource("delta", str(orders.folder)), Storage(pipeline.session))
+    followed = table.follow(table.fork(), foreign, job.file_table_metadata())
+    assert (followed.files_added, len(table.versions())) == (len(orders.data_files()), 1)
+    shown = sorted(tuple(row) for row in pipeline.session.table(mirror.sql).select("id", "kind").collect())
+    assert shown == sorted((row["id"], row["kind"]) for row in orders.table.to_pyarrow_table().to_pylist())
 
 
 def test_a_stream_takes_the_rows_that_are_added(pipeline: Pipeline) -> None:

@@ -129,6 +129,7 @@ def change(followed: Followed, what: str, pick: random.Random) -> None:
         "'delta.checkpointPolicy' = 'v2')",
         "PARTITIONED BY (kind)",
     ],
+    ids=["vectors", "partitions-vectors", "partitions"],
 )
 def test_views_equal_what_delta_reads_after_each_change(
     pipeline: Pipeline, delta: DeltaSpark, options: str

@@ -404,22 +404,39 @@ class _Update:
     def _start(self, loaded: Loaded, properties: Mapping[str, str], *, is_respecified: bool) -> Any:
         api = self._iceberg.api
         builder = api.TableMetadata.buildFrom(loaded.metadata)
+        schema = loaded.table.schema()
+        if self._begins_anew and loaded.main != NO_VERSION:
+            numbers = [int(each.snapshotId()) for each in loaded.metadata.snapshots()]
+            builder.removeSnapshots(self._iceberg.functions.longs(numbers))
+            self._forget_partitions(builder, loaded)
         if self._columns != self._columns_of(loaded):
             text = json.dumps({"type": "struct", "schema-id": 0, "fields": self._columns})
             schema = api.SchemaParser.fromJson(text)
             highest = max(int(schema.highestFieldId()), int(loaded.metadata.lastColumnId()))
             builder.setCurrentSchema(schema, highest)
-        if self._begins_anew and loaded.main != NO_VERSION:
-            numbers = [int(each.snapshotId()) for each in loaded.metadata.snapshots()]
-            builder.removeSnapshots(self._iceberg.functions.longs(numbers))
         if is_respecified or self._begins_anew:
-            schema = builder.build().schema()
             spec = api.PartitionSpec.builderFor(schema)
             for column in self._newest.partition_columns:
                 spec.identity(column)
             builder.setDefaultPartitionSpec(spec.build())
         mapping = json.dumps(self._ids.mapping)
         return builder.setProperties(self._iceberg.map({_MAPPING: mapping, **properties})).build()
+
+    def _forget_partitions(self, builder: Any, loaded: Loaded) -> None:
+        """Drop all specifications of partitions: their columns may be gone, or have other ids."""
+        unpartitioned = self._iceberg.api.PartitionSpec.unpartitioned()
+        builder.setDefaultPartitionSpec(unpartitioned)
+        kept = int(builder.build().defaultSpecId())
+        dropped = self._iceberg.jvm.java.util.ArrayList()
+        for number in loaded.table.specs().keySet():
+            if int(number) != kept:
+                dropped.add(int(number))
+        # Iceberg drops specifications so itself, in a commit of its own; the method is not public.
+        java = self._iceberg.jvm.java.lang
+        kinds = self._iceberg.array(java.Class, [java.Class.forName("java.lang.Iterable")])
+        method = builder.getClass().getDeclaredMethod("removeSpecs", kinds)
+        method.setAccessible(True)
+        method.invoke(builder, self._iceberg.array(java.Object, [dropped]))
 
     def _whole(self, present: Mapping[str, _Present]) -> ForeignStep:
         """From the files that are there to those of the newest version."""
