@@ -15,6 +15,7 @@
     │   │   └── FencedError          a newer owner exists; this one must stop
     │   ├── CommitOutcomeUnknownError  the catalog did not answer; read the table before retrying
     │   └── HistoryLostError         the versions between two cuts cannot be enumerated any more
+    ├── ForeignTableError            a table of another lake format that a view reads
     ├── MetaError                    the MetaService's store
     ├── RefreshError                 a view could not be brought to a checkpoint
     ├── InvariantError               a checkpoint breaks an invariant
@@ -55,6 +56,7 @@ __all__ = [
     "Excerpt",
     "ExpectationError",
     "FencedError",
+    "ForeignTableError",
     "HistoryLostError",
     "IngestError",
     "InvariantError",
@@ -272,6 +274,12 @@ class HistoryLostError(LakeError):
     """Between two versions there is no provable chain of snapshots: expired, rolled back, replaced."""
 
     default_sqlstate = "55000"
+
+
+class ForeignTableError(TautochroneError):
+    """A table of another lake format is not there, or cannot be followed."""
+
+    default_sqlstate = "58030"
 
 
 class MetaError(TautochroneError):

@@ -205,6 +205,7 @@ ELSEWHERE: dict[Step, str] = {
     Step.LAKE_ABORT: "needs a prepared batch whose table moved: test_aborts",
     Step.LAKE_DISCARD: "needs a batch that is refused: test_aborts",
     Step.LAKE_SHORTEN: "only logs with a retention take it: tests/sources/test_log_retention",
+    Step.LAKE_FOLLOW: "only views over foreign tables take it: tests/foreign",
     Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
     Step.LAKE_RELOCATE: "only `taut relocate` takes it: tests/relocation",
     Step.LAKE_RELOCATED: "only `taut relocate` takes it: tests/relocation",

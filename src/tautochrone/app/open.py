@@ -7,7 +7,7 @@ seconds that Spark takes to start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import project_store
+from tautochrone.errors import DefinitionError, ForeignTableError
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.meta import Store
@@ -32,6 +33,7 @@ from tautochrone.model import events
 from tautochrone.model.catalog import Lookup
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.effects import Effects
+from tautochrone.model.foreign import ForeignSource
 from tautochrone.model.names import TableName, quoted
 from tautochrone.model.query import QueryRunner
 from tautochrone.model.reason import Reason, ReasonCode
@@ -58,6 +60,7 @@ from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.change_logs import check_light_logs
 from tautochrone.runtime.streams.flow_settings import check_bad_records, check_limits, check_recreated_topics
 from tautochrone.sinks import has_adapter
+from tautochrone.sources.foreign import ForeignTables, spark_schema
 from tautochrone.spark.session.factory import stop_session, use_database
 from tautochrone.spark.session.jars import Artifact, missing, resolve
 from tautochrone.spark.session.java import find_java
@@ -154,6 +157,8 @@ class Project(Closeable):
         # What only a starting Spark takes cannot be set while definitions are evaluated.
         self.spec = replace(self.spec, configuration=settings_to_evaluate_with(base, self.spec.configuration))
         self.effects: Effects = effects or effects_from_environment()
+        self._foreign_sources: Mapping[TableName, ForeignSource] = {}
+        self._foreign_tables = ForeignTables(self.base)
         self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
 
     def _download_jars(self) -> None:
@@ -183,6 +188,7 @@ class Project(Closeable):
             definitions = load_definitions(
                 self.spec, import_session, catalog, self.settings.other_catalogs, self.settings.confs
             )
+        self._foreign_sources = definitions.scope.foreign.sources
         self._report_settings(definitions)
         definitions = with_quarantines(definitions, self.settings.bad_records)
         definitions = with_snapshot_columns(
@@ -401,6 +407,15 @@ class Project(Closeable):
         return position if isinstance(position, SnapshotPosition) else None
 
     def _external_schema(self, name: TableName) -> StructType | None:
+        if name in self._foreign_sources:
+            foreign = self._foreign_tables.open(self._foreign_sources[name])
+            try:
+                return spark_schema(foreign.newest().fields)
+            except ForeignTableError as error:
+                # The definition that reads it is added where it is known.
+                raise DefinitionError(
+                    error.error_class, error.message, sqlstate=error.sqlstate, hint=error.hint
+                ) from error
         if not self.has_lake:
             return None
         return self.lake.schema(name) if self.lake.exists(name) else None

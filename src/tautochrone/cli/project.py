@@ -128,13 +128,13 @@ def dry_run(arguments: argparse.Namespace) -> int:
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
     from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.model.definitions import DatasetKind
-    from tautochrone.model.names import describe_clock, describe_files, is_file_table
+    from tautochrone.model.names import describe_clock, describe_input
     from tautochrone.project.table_properties import policy_of
     from tautochrone.runtime.views.plans import preview, refusal
 
     dataset = graph.definitions.datasets[name]
     inputs, flows = graph.inputs(name), graph.flows_of(name)
-    tables = [describe_files(table) if is_file_table(table) else str(table) for table in inputs.tables]
+    tables = [describe_input(table) for table in inputs.tables]
     other_inputs = [*map(describe_clock, sorted(inputs.clocks)), *inputs.unversioned]
     other_inputs += ["a stream from outside"] if inputs.external_streams else []
     other_inputs += [f"bad records of {dataset.bad_records_of.table}"] if dataset.bad_records_of else []

@@ -20,8 +20,9 @@ from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, describe_input, is_mirror
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import quarantine_of
@@ -340,6 +341,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
                 "reason": "; ".join(invariant.error for invariant in checkpoint.broken) or None,
                 "broken": [asdict(invariant) for invariant in checkpoint.broken],
                 "roots": {str(name): version for name, version in checkpoint.roots.items()},
+                "foreign": _foreign_versions(settings.catalog, checkpoint.roots),
                 "published": published_as(settings, store, checkpoint.number),
             }
             for checkpoint in store.checkpoints.newest(arguments.limit)
@@ -347,6 +349,25 @@ def checkpoints(arguments: argparse.Namespace) -> int:
     columns = ("checkpoint", "state", "cut_at", "published_at", "reason")
     show(lines, columns, as_json=arguments.json, empty="no run has opened a checkpoint")
     return 0
+
+
+def _foreign_versions(settings: CatalogSettings, roots: Mapping[TableName, str]) -> dict[str, int | None]:
+    """By path the versions of the foreign tables in a cut. None where it is unknown: the catalog is not
+    readable from Python, or the mirror's version is expired."""
+    versions: dict[str, int | None] = {}
+    for name, version in roots.items():
+        if not is_mirror(name):
+            continue
+        try:
+            _, metadata = metadata_source(settings).load(name)
+        except (EnvironmentProblemError, TableMissingError):
+            versions[describe_input(name)] = None
+            continue
+        path = metadata.get("properties", {}).get(FOREIGN_PATH_KEY, describe_input(name))
+        summaries = {str(each["snapshot-id"]): each["summary"] for each in metadata.get("snapshots", ())}
+        number = summaries.get(version, {}).get(FOREIGN_VERSION_KEY)
+        versions[path] = None if number is None else int(number)
+    return versions
 
 
 # -- taut sinks ----------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Step(StrEnum):
     LAKE_REVERT = "lake.revert"
     LAKE_TAG = "lake.tag"
     LAKE_REDEFINE = "lake.redefine"
+    LAKE_FOLLOW = "lake.follow"
     LAKE_EXPIRE = "lake.expire"
     LAKE_CLEAN = "lake.clean"
     LAKE_COMPACT = "lake.compact"

@@ -24,6 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from tautochrone.model.foreign import Followed, ForeignTable
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import SourcePosition
@@ -593,6 +594,14 @@ class LakeTable(ReadableTable, Protocol):
     ) -> Committed:
         """Give the table a new schema and these rows in one catalog commit; older versions stay
         readable with their own schema."""
+
+    def follow(self, fork: Fork, foreign: ForeignTable, commit_metadata: CommitMetadata) -> Followed:
+        """Bring the mirror of a foreign table to its newest version, in one catalog commit; none if it is
+        there already. Data files stay where they are, and nothing of them is read but their footers.
+
+        Raises:
+            ForeignTableError: the foreign table is not there, or cannot be followed.
+        """
 
     def require_widenable(self, fork: Fork, schema: Any) -> None:
         """Raises `DefinitionError` where `widen` would."""

@@ -9,6 +9,9 @@ checkpoint know the same time, and it can be asked for again.
 A lake table of ours holds the rows of the files that a batch query reads. It is brought into agreement with
 the files before a cut. Its version in the cut stands for the listing, so all views of a checkpoint read the
 same files, and again after a crash.
+
+A *mirror* is a lake table of ours over the data files of a table in another lake format, which a query reads
+by its path (`model.foreign`). It is brought to that table's newest version before a cut.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ __all__ = [
     "Version",
     "describe_clock",
     "describe_files",
+    "describe_input",
     "file_table",
     "is_clock",
     "is_file_table",
+    "is_mirror",
     "is_same_source",
+    "mirror_table",
     "quoted",
     "time_zone_of",
     "today",
@@ -130,9 +136,13 @@ def file_table(catalog: str, paths: str, source: str, schema: str) -> TableName:
         source: all that decides what is read: format, paths, options.
         schema: of the rows.
     """
-    label = re.sub(r"[^a-z0-9]+", "_", paths.rstrip("/*").rsplit("/", 1)[-1].lower()).strip("_")[:40]
     digests = "__".join(hashlib.sha256(text.encode()).hexdigest()[:16] for text in (source, schema))
-    return TableName(catalog, _NAMESPACE, f"{_PREFIX}{label or 'all'}__{digests}")
+    return TableName(catalog, _NAMESPACE, f"{_PREFIX}{_label(paths)}__{digests}")
+
+
+def _label(path: str) -> str:
+    last = path.rstrip("/*").rsplit("/", 1)[-1].lower()
+    return re.sub(r"[^a-z0-9]+", "_", last).strip("_")[:40] or "all"
 
 
 def is_file_table(name: TableName) -> bool:
@@ -142,6 +152,35 @@ def is_file_table(name: TableName) -> bool:
 def describe_files(table: TableName) -> str:
     """The files of a table as messages name them."""
     return f"the files in {table.table.removeprefix(_PREFIX).rsplit('__', 2)[0]}"
+
+
+_MIRROR = re.compile(r"(delta)__(.+)__[0-9a-f]{16}")
+
+
+def mirror_table(catalog: str, pipeline: str, table_format: str, path: str) -> TableName:
+    """The mirror of a foreign table. Two pipelines never share one.
+
+    >>> mirror_table("lake", "p", "delta", "/data/My Orders/").table.rpartition("__")[0]
+    'delta__my_orders'
+    """
+    digest = hashlib.sha256(f"{pipeline}\n{table_format}\n{path.rstrip('/')}".encode()).hexdigest()[:16]
+    return TableName(catalog, _NAMESPACE, f"{table_format}__{_label(path)}__{digest}")
+
+
+def is_mirror(name: TableName) -> bool:
+    return name.namespace == _NAMESPACE and _MIRROR.fullmatch(name.table) is not None
+
+
+def describe_input(name: TableName) -> str:
+    """A table that a query reads, as messages name it.
+
+    >>> describe_input(mirror_table("lake", "p", "delta", "/data/orders"))
+    'the Delta table orders'
+    """
+    if is_file_table(name):
+        return describe_files(name)
+    mirror = _MIRROR.fullmatch(name.table) if name.namespace == _NAMESPACE else None
+    return f"the {mirror[1].capitalize()} table {mirror[2]}" if mirror else str(name)
 
 
 def is_same_source(first: TableName, second: TableName) -> bool:

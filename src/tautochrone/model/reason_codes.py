@@ -133,6 +133,7 @@ class ReasonCode(StrEnum):
     COLUMN_WITH_DEFAULT = "COLUMN_WITH_DEFAULT"
     TABLE_ROLLED_BACK = "TABLE_ROLLED_BACK"
     VERSION_EXPIRED = "VERSION_EXPIRED"
+    FOREIGN_FILES_GONE = "FOREIGN_FILES_GONE"
     TIME_MOVED = "TIME_MOVED"
 
     # Why a dataset has no version for a checkpoint, or an invariant was not checked.
@@ -524,6 +525,10 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TABLE_ROLLED_BACK: (
         "version {version} is not in the history of {table}: it was replaced, as when its columns change, "
         "or rolled back"
+    ),
+    ReasonCode.FOREIGN_FILES_GONE: (
+        "{files} data files that left {table} are removed from their storage, so the rows that went with "
+        "them cannot be read"
     ),
     ReasonCode.VERSION_EXPIRED: "version {version} of {table} is gone: expired, or the table was replaced",
     ReasonCode.TIME_MOVED: "{clock} is another one",

@@ -322,7 +322,11 @@ class _Analysis:
             self._dataset(name, path)
             return True
         name = flow.scope.find(parts)
-        schema = self._external_schema(name) if name is not None else None
+        try:
+            schema = self._external_schema(name) if name is not None else None
+        except DefinitionError as error:
+            error.location = error.location or str(flow.location)
+            raise
         if name is None or schema is None:
             return False
         self._schemas[name] = self._empty_catalog.create_table(name, schema, str(flow.location))

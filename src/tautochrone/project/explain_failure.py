@@ -36,7 +36,7 @@ _HINTS = {
     "SQL_CONF_NOT_FOUND": "Give the setting a value below `configuration` in the pipeline spec.",
 }
 _TIME_TRAVEL = re.compile(
-    r"Cannot find (matching snapshot ID or reference name for version|a snapshot older than)"
+    r"Cannot find (matching snapshot ID or reference name for version|a snapshot older than|snapshot with ID)"
 )
 """How Iceberg refuses a version that the tables of the analysis, which are empty, do not have."""
 

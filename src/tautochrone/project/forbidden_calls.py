@@ -9,6 +9,7 @@ number for a FLOAT or DOUBLE column. A classic session refuses it, so such value
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -35,7 +36,8 @@ from pyspark.sql.types import (
 from pyspark.sql.udf import UDFRegistration
 
 from tautochrone.errors import DefinitionError
-from tautochrone.project.databricks.files import METHODS
+from tautochrone.model.names import quoted
+from tautochrone.project.databricks.files import METHODS, stream_state
 from tautochrone.project.deferred_frames import (
     DeferredFrame,
     evaluation_session,
@@ -43,7 +45,7 @@ from tautochrone.project.deferred_frames import (
     remember_option,
 )
 from tautochrone.spark.analysis.session_context import parsed_plan
-from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.jvm.catalyst import cached_packages, items, kind
 from tautochrone.spark.jvm.driver_calls import driver_calls
 
 __all__ = ["Rule", "float_converter", "rules"]
@@ -155,6 +157,11 @@ def rules(
     """
     # The last rule of a method is called, so that during an import calls of Auto Loader are recorded too.
     result = [Rule(*method) for method in METHODS]
+    auto_loader = {(owner, method): apply for owner, method, apply in METHODS}
+    loads = {
+        DataFrameReader: _foreign_load(rewrite, None),
+        DataStreamReader: _foreign_load(rewrite, auto_loader[DataStreamReader, "load"]),
+    }
     result += [
         Rule(_CLASSIC[entry["class"].__name__], entry["method"], _mutation(entry))
         for entry in BLOCKED_METHODS
@@ -167,12 +174,14 @@ def rules(
         result.append(Rule(DataSourceRegistration, "register", _recorded_source(data_sources)))
         result.append(Rule(SparkSession, "range", _recorded("range")))
         result.append(Rule(functions, "broadcast", _broadcast))
-        auto_loader = {(owner, method): apply for owner, method, apply in METHODS}
         for reader, reads in _READERS.items():
             for method in _OPTIONS:
                 result.append(Rule(reader, method, _remembered(method, auto_loader.get((reader, method)))))
             for method in reads:
                 result.append(Rule(reader, method, _recorded(method, auto_loader.get((reader, method)))))
+    for reader, apply in loads.items():
+        # A call during the import is recorded, and made again in a query.
+        result.append(Rule(reader, "load", apply if in_query else _recorded("load", apply)))
     result.append(Rule(SparkSession, "createDataFrame", _with_floats))
     result.append(Rule(SparkSession, "sql", _sql(rewrite)))
     result += [
@@ -240,6 +249,69 @@ def _recorded(method: str, auto_loader: Apply | None = None) -> Apply:
         return original(owner, *args, **kwargs)
 
     return apply
+
+
+_OPTIONS_OF_DELTA = frozenset(
+    {
+        "versionasof", "timestampasof", "readchangefeed", "readchangedata", "startingversion",
+        "startingtimestamp", "endingversion", "endingtimestamp", "ignorechanges", "ignoredeletes",
+        "skipchangecommits", "maxfilespertrigger", "maxbytespertrigger", "excluderegex",
+        "schematrackinglocation", "failondataloss",
+    }
+)  # fmt: skip
+"""Options by which Delta's own reader would give other rows, or give them otherwise."""
+
+
+def _foreign_load(rewrite: Callable[[str], str], auto_loader: Apply | None) -> Apply:
+    """Read the mirror of a table of another lake format, instead of the table itself."""
+
+    def apply(
+        original: Callable[..., Any], reader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        named = dict(zip(("path", "format", "schema"), args, strict=False)) | kwargs
+        is_batch = isinstance(reader, DataFrameReader)
+        known_format, options, has_schema = _batch_state(reader) if is_batch else stream_state(reader)
+        table_format = str(named.pop("format", None) or known_format or "")
+        has_schema |= named.pop("schema", None) is not None
+        options = {**options, **named}
+        path = options.pop("path", None)
+        name = _mirror_name(rewrite, reader, table_format, path) if isinstance(path, str) else None
+        if name is None:
+            if auto_loader is not None:
+                return auto_loader(original, reader, args, kwargs)
+            return original(reader, *args, **kwargs)
+        refused = sorted(key for key in options if str(key).lower() in _OPTIONS_OF_DELTA)
+        refused += ["schema"] if has_schema else []
+        if refused:
+            raise DefinitionError(
+                "FOREIGN_OPTION_UNSUPPORTED",
+                f"The table {path} of the format {table_format} is read with {', '.join(refused)}, and a "
+                "pipeline reads its newest version with all of its columns",
+                sqlstate="0A000",
+                hint="leave the option out, and select what the query needs",
+            )
+        session = reader._spark  # noqa: SLF001
+        return (session.read if is_batch else session.readStream).table(name)
+
+    return apply
+
+
+def _batch_state(reader: Any) -> tuple[str | None, dict[str, Any], bool]:
+    """The format, the options and whether there is a schema, as the reader was told."""
+    java = reader._jreader  # noqa: SLF001
+    pairs = items(java.extraOptions().toSeq())
+    options = {str(pair._1()): str(pair._2()) for pair in pairs}  # noqa: SLF001
+    return java.source(), options, bool(java.userSpecifiedSchema().isDefined())
+
+
+def _mirror_name(rewrite: Callable[[str], str], reader: Any, table_format: str, path: str) -> str | None:
+    """The mirror's name in SQL; None: tables of the format are not followed."""
+    if not re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", path):
+        # As Spark does, from the folder in which the process was started.
+        path = str(cached_packages(reader._spark._jvm).java.io.File(path).getAbsolutePath())  # noqa: SLF001
+    written = quoted(table_format, path)
+    name = rewrite(written)
+    return None if name == written else name
 
 
 def _broadcast(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -36,10 +37,10 @@ from tautochrone.project.registry import Registry
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import BadRecordsSetting
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.project.sqltext import NameScope, split_name
+from tautochrone.project.sqltext import ForeignNames, NameScope, split_name
 from tautochrone.project.usercode import evaluation_lock, forget_imports, user_code
 from tautochrone.project.validate import validate
-from tautochrone.spark.analysis.session_context import use_session
+from tautochrone.spark.analysis.session_context import use_session, with_parameters
 from tautochrone.spark.jvm.driver_calls import settings_of
 
 __all__ = ["load_definitions", "settings_to_evaluate_with", "with_quarantines"]
@@ -71,7 +72,7 @@ def load_definitions(
     configured = frozenset(
         key.removeprefix(_CATALOG_SETTING) for key in (*settings_of(session), *confs) if _is_catalog(key)
     )
-    scope = _scope(spec, catalog, configured, other_catalogs)
+    scope = _scope(spec, catalog, configured, other_catalogs, partial(with_parameters, session))
     # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
     root = spec.root.resolve()
     files = _files(root, spec.libraries)
@@ -104,7 +105,11 @@ def load_definitions(
 
 
 def _scope(
-    spec: PipelineSpec, catalog: str, configured: frozenset[str], other_catalogs: OtherCatalogs
+    spec: PipelineSpec,
+    catalog: str,
+    configured: frozenset[str],
+    other_catalogs: OtherCatalogs,
+    substitute: Callable[[str], str],
 ) -> NameScope:
     """What names mean outside of `USE`.
 
@@ -116,6 +121,7 @@ def _scope(
         split_name(spec.database or "default"),
         configured=configured,
         other_catalogs=other_catalogs,
+        foreign=ForeignNames(spec.name, substitute),
     )
     if spec.catalog is not None and not scope.is_ours(spec.catalog):
         raise DefinitionError(

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import OtherCatalogs
-from tautochrone.model.names import TableName, quoted
+from tautochrone.model.foreign import ForeignSource
+from tautochrone.model.names import TableName, mirror_table, quoted
 
 __all__ = [
     "SESSION_CATALOG",
+    "ForeignNames",
     "NameScope",
     "Renamed",
     "StatementText",
@@ -233,6 +235,39 @@ class _LiveTables:
         return self._known[table]
 
 
+_FORMATS = frozenset({"delta"})
+"""Lake formats whose tables are followed where a query reads them by their path."""
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignNames:
+    """The tables of other lake formats that queries read by their path, as far as names were read.
+
+    Attributes:
+        pipeline: two pipelines never share a mirror.
+        substitute: replaces `${parameters}`, as Spark's parser does.
+        sources: by the name of the mirror.
+    """
+
+    pipeline: str = ""
+    substitute: Callable[[str], str] = str
+    sources: dict[TableName, ForeignSource] = field(default_factory=dict)
+
+    def mirror(self, catalog: str, table_format: str, path: str) -> TableName | None:
+        """See `NameScope.mirror`. Like Delta itself, a name in SQL is a path only when it is absolute."""
+        known = table_format.lower()
+        if known not in _FORMATS:
+            return None
+        path = self.substitute(path) if "${" in path else path
+        if not _ABSOLUTE.match(path):
+            return None
+        path = path.rstrip("/")
+        name = mirror_table(catalog, self.pipeline, known, path)
+        self.sources.setdefault(name, ForeignSource(known, path))
+        return name
+
+
 @dataclass(frozen=True, slots=True)
 class NameScope:
     """The pipeline's catalog and the current database, with the persisted views registered so far.
@@ -245,6 +280,8 @@ class NameScope:
     Spark reads the name so too, as it takes the first part for a catalog only where there is one.
     `configured` are the catalogs that settings define. `mapped` are the other ones in which there are
     datasets, with the definition that names each first.
+
+    `foreign` are the tables of other lake formats that queries read by their path.
     """
 
     catalog: str
@@ -255,6 +292,7 @@ class NameScope:
     configured: frozenset[str] = frozenset()
     other_catalogs: OtherCatalogs = OtherCatalogs.MAP
     mapped: dict[str, str] = field(default_factory=dict, compare=False)
+    foreign: ForeignNames = field(default_factory=ForeignNames, compare=False)
 
     def within(self, namespace: tuple[str, ...]) -> NameScope:
         """The same scope after `USE namespace`."""
@@ -330,6 +368,10 @@ class NameScope:
             return None
         return self.live.get(parts[1].lower())
 
+    def mirror(self, table_format: str, path: str) -> TableName | None:
+        """The mirror that stands for a table in another lake format, read by its path; None: it is none."""
+        return self.foreign.mirror(self.catalog, table_format, path)
+
     def prefer_tables_in_live(self, is_table: Callable[[TableName], bool]) -> None:
         """Let `live.x`, in lower case, mean the table of the lake where there is one."""
         self.live_tables.is_table = lambda table: is_table(TableName(self.catalog, (_LIVE,), table))
@@ -359,6 +401,9 @@ class NameScope:
             dataset = self.live_dataset(parts)
             if dataset is not None and (not may_be_alias or _is_table_next(before)):
                 return 2, dataset[1]
+            mirror = self.mirror(*parts) if len(parts) == 2 else None
+            if mirror is not None:
+                return 2, mirror.sql
             if parts[0] == SESSION_CATALOG != self.catalog and len(parts) > 2:
                 return 1, quoted(self.catalog)
             return None

@@ -39,6 +39,7 @@ from pyiceberg.typedef import Record
 from tautochrone.errors import LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY
 from tautochrone.iceberg.sessions.hadoop_files import is_table, newest_metadata_file, plain_path, subfolders
+from tautochrone.model.foreign import FOREIGN_PATH_KEY
 from tautochrone.model.relocated_paths import MovedFolder, spellings
 
 __all__ = [
@@ -235,6 +236,10 @@ class Survey:
             for entry in self._metadata.get(key, ()):
                 self._record_existing(entry[name], {})
 
+    @property
+    def _is_mirror(self) -> bool:
+        return FOREIGN_PATH_KEY in self._metadata.get("properties", {})
+
     def _read_list(self, location: str) -> None:
         content = read_avro(self._local(location))
         path_position = _required(content, location, _MANIFEST_PATH)
@@ -255,6 +260,8 @@ class Survey:
             vector = deletes and str(_get(record, form)).upper() == "PUFFIN"
             if _get(record, status) == _DELETED and not self._file_exists(file):
                 continue  # a deleted entry references a file that may be gone
+            if self._is_mirror and not deletes and self._path_in_new_folder(file) is None:
+                continue  # the data files of a foreign table stay where they are
             if self._record_existing(file, self._vectors if vector else {}) and deletes and not vector:
                 self.refused.append(file)
 

@@ -42,6 +42,7 @@ from tautochrone.iceberg.maintenance.orphans import (
     SEAL_KEY,
     check_seal,
     old_files,
+    path_of,
     require_own_folder,
     unreferenced_files,
 )
@@ -96,6 +97,10 @@ class IcebergMaintenance(IcebergReading):
             files = _unreachable_files(self._iceberg, loaded.table.io(), *metadata_pair)
         except Py4JError as error:
             raise translate(error, self._name) from error
+        if str(loaded.table.properties().getOrDefault(_GC, "true")).lower() == "false":
+            # Its data files are others'. The metadata and the deletion vectors are ours.
+            own = f"{path_of(str(loaded.table.location()).rstrip('/'))}/"
+            files = [file for file in files if path_of(file).startswith(own)]
         self._remove(loaded, files, Step.LAKE_CLEAN)
         return Expired(table=self._name, versions=len(chosen), files=len(files), kept=remaining)
 
@@ -318,6 +323,7 @@ class IcebergMaintenance(IcebergReading):
 # -- expiry ----------------------------------------------------------------------------------------
 
 
+_GC = "gc.enabled"
 _CLEANUP = "org.apache.iceberg.ReachableFileCleanup"
 
 

@@ -9,10 +9,13 @@ large files) is left to a Spark query: the answer is the reason then.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -190,8 +193,7 @@ class _Reader:
         try:
             with open_parquet_file(self._table, part.path) as file:
                 names = names_in_file(self._columns, file, part.path)
-                self._require_no_partition(names, part.path)
-                return self._read(file, names, part)
+                return self._read(file, names, part, self._partition_values(names, part))
         except (pa.ArrowException, OSError, Py4JError) as error:
             # Spark reads the file in its way, or says what is wrong with it.
             file_format = str(part.task.file().format())
@@ -199,17 +201,35 @@ class _Reader:
                 raise LeftToSpark(ReasonCode.FILE_FORMAT_OF_SPARK, format=file_format) from error
             raise LeftToSpark(ReasonCode.FILE_NOT_READ, file=part.path, text=first_line(error)) from error
 
-    def _require_no_partition(self, names: Sequence[str | None], path: str) -> None:
-        """A column that a file lacks may have its value from the file's partition."""
-        if None not in names:
-            return
-        for spec in self._table.specs().values():
-            for field in json.loads(str(self._iceberg.api.PartitionSpecParser.toJson(spec)))["fields"]:
-                for name, column in zip(names, self._columns, strict=True):
-                    if name is None and field["source-id"] == column.field_id:
-                        raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
+    def _partition_values(self, names: Sequence[str | None], part: _Part) -> dict[int, pa.Scalar]:
+        """By id, the values of columns that a file lacks because its partition has them."""
+        if None not in names or not self._are_partitioned:
+            return {}
+        parsers, file = self._iceberg.api, part.task.file()
+        spec = json.loads(str(parsers.PartitionSpecParser.toJson(part.task.spec())))["fields"]
+        values = json.loads(
+            str(parsers.SingleValueParser.toJson(part.task.spec().partitionType(), file.partition()))
+        )
+        lacking = {
+            column.field_id: column for name, column in zip(names, self._columns, strict=True) if name is None
+        }
+        constants = {}
+        for field in spec:
+            column = lacking.get(field["source-id"])
+            if column is None:
+                continue
+            if field["transform"] != "identity":
+                raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=part.path)
+            constants[column.field_id] = _constant(values.get(str(field["field-id"])), column)
+        return constants
 
-    def _read(self, file: Any, names: Sequence[str | None], part: _Part) -> list[pa.RecordBatch]:
+    @cached_property
+    def _are_partitioned(self) -> bool:
+        return any(spec.isPartitioned() for spec in self._table.specs().values())
+
+    def _read(
+        self, file: Any, names: Sequence[str | None], part: _Part, constants: Mapping[int, pa.Scalar]
+    ) -> list[pa.RecordBatch]:
         stored = [name for name in names if name is not None]
         if not stored:
             # Nothing would say how many rows there are.
@@ -222,13 +242,21 @@ class _Reader:
             if positions is None or bisect_left(positions, first) < bisect_left(positions, end):
                 self._count_bytes(group, stored)
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[number], columns=stored):
-                    batches.append(self._converted(_chosen(batch, first, positions, part.deleted), names))
+                    chosen = _chosen(batch, first, positions, part.deleted)
+                    batches.append(self._converted(chosen, names, constants))
                     first += batch.num_rows
             first = end
         return batches
 
-    def _converted(self, batch: pa.RecordBatch, names: Sequence[str | None]) -> pa.RecordBatch:
-        arrays = [_column(batch, name, column) for name, column in zip(names, self._columns, strict=True)]
+    def _converted(
+        self, batch: pa.RecordBatch, names: Sequence[str | None], constants: Mapping[int, pa.Scalar]
+    ) -> pa.RecordBatch:
+        arrays = [
+            pa.repeat(constants[column.field_id], batch.num_rows)
+            if column.field_id in constants
+            else _column(batch, name, column)
+            for name, column in zip(names, self._columns, strict=True)
+        ]
         converted = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._row_bytes_left -= converted.nbytes
         if self._row_bytes_left < 0:
@@ -261,6 +289,20 @@ def _chosen(
     else:
         return batch
     return batch.take(pa.array(rows, pa.int64()))
+
+
+def _constant(value: Any, column: TableColumn) -> pa.Scalar:
+    """A value of a partition, as Iceberg's JSON has it."""
+    kind = column.arrow_type
+    if value is not None and pa.types.is_date(kind):
+        value = dt.date.fromisoformat(value)
+    elif value is not None and pa.types.is_timestamp(kind):
+        value = dt.datetime.fromisoformat(value)
+    elif value is not None and pa.types.is_decimal(kind):
+        value = Decimal(value)
+    elif value is not None and pa.types.is_binary(kind):
+        value = bytes.fromhex(value)
+    return pa.scalar(value, kind)
 
 
 def _column(batch: pa.RecordBatch, name: str | None, column: TableColumn) -> pa.Array:

@@ -1,7 +1,8 @@
 """Data files as this process reads them by pyarrow, and what of them it leaves to a Spark query.
 
 A data file may be older than the table: columns have other names there, are missing, or have types that
-Iceberg widened since. They are found by their ids, never by name, and become what Spark hands over as Arrow.
+Iceberg widened since. They are found by their ids, or, in a file that has none, by the names that the table's
+mapping gives; then they become what Spark hands over as Arrow.
 
 To count appended rows by the values of a column, only that column of the appended files is read, where a
 Spark job would take a hundred times as long.
@@ -74,6 +75,8 @@ def deleted_positions(iceberg: Iceberg, table: Any, task: Any, path: str) -> set
 
 
 _FIELD_ID = b"PARQUET:field_id"
+_NAME_MAPPING = "schema.name-mapping.default"
+_UNIT = "us"
 
 
 @contextlib.contextmanager
@@ -85,12 +88,12 @@ def open_parquet_file(table: Any, path: str) -> Iterator[pq.ParquetFile]:
     """
     local = local_folder(path)
     if local is not None:
-        with pq.ParquetFile(local, memory_map=True) as file:
+        with pq.ParquetFile(local, memory_map=True, coerce_int96_timestamp_unit=_UNIT) as file:
             yield file
         return
     with contextlib.closing(table.io().newInputFile(path).newStream()) as stream:
         content = stream.readAllBytes()
-    with pq.ParquetFile(pa.BufferReader(content)) as file:
+    with pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit=_UNIT) as file:
         yield file
 
 
@@ -111,6 +114,7 @@ class TableColumn:
         iceberg_type: as Iceberg's JSON spells it.
         arrow_type: what `toArrow` of a DataFrame gives.
         has_default: rows of files without the column have a value in it.
+        names_without_ids: what files call it that have no ids; None: the table has no mapping of names.
     """
 
     name: str
@@ -118,6 +122,7 @@ class TableColumn:
     iceberg_type: Any
     arrow_type: Any
     has_default: bool
+    names_without_ids: tuple[str, ...] | None = None
 
 
 def table_columns(iceberg: Iceberg, table: Any) -> list[TableColumn]:
@@ -129,6 +134,8 @@ def table_columns(iceberg: Iceberg, table: Any) -> list[TableColumn]:
         LeftToSpark: of a column's type.
     """
     columns = []
+    mapping = table.properties().get(_NAME_MAPPING)
+    mapped = {entry.get("field-id"): tuple(entry["names"]) for entry in json.loads(mapping or "[]")}
     for column in json.loads(str(iceberg.api.SchemaParser.toJson(table.schema())))["fields"]:
         try:
             as_arrow = _arrow_type(column["type"])
@@ -137,7 +144,10 @@ def table_columns(iceberg: Iceberg, table: Any) -> list[TableColumn]:
                 ReasonCode.COLUMN_READ_BY_SPARK, column=column["name"], source=str(table.name())
             ) from error
         has_default = column.get("initial-default") is not None
-        columns.append(TableColumn(column["name"], column["id"], column["type"], as_arrow, has_default))
+        names = None if mapping is None else mapped.get(column["id"], ())
+        columns.append(
+            TableColumn(column["name"], column["id"], column["type"], as_arrow, has_default, names)
+        )
     return columns
 
 
@@ -148,19 +158,36 @@ def names_in_file(columns: Sequence[TableColumn], file: Any, path: str) -> list[
         LeftToSpark: Spark reads a column in another way, or the file has no ids of columns.
     """
     fields = {_id_of(field): field for field in file.schema_arrow}
+    is_mapped = fields.keys() == {None} and all(c.names_without_ids is not None for c in columns)
+    if is_mapped:
+        by_name = {field.name: field for field in file.schema_arrow}
+        fields = {
+            column.field_id: by_name[name]
+            for column in columns
+            for name in column.names_without_ids or ()
+            if name in by_name
+        }
     names: list[str | None] = []
     for column in columns:
         field = fields.get(column.field_id)
         if field is None:
-            # Without ids, names say which column is which, and partitions may have its value.
+            # Without ids and without a mapping it is unknown which column is which.
             if None in fields or column.has_default:
                 raise LeftToSpark(ReasonCode.KEY_COLUMN_NOT_IN_FILE, column=column.name, file=path)
             names.append(None)
-        elif _is_read_alike(field.type, column.iceberg_type):
+        elif _is_read_alike(field.type, column.iceberg_type) or (
+            column.iceberg_type == "timestamptz" and _is_int96(file, field.name)
+        ):
             names.append(field.name)
         else:
             raise LeftToSpark(ReasonCode.COLUMN_READ_BY_SPARK, column=column.name, source=path)
     return names
+
+
+def _is_int96(file: Any, name: str) -> bool:
+    """Whether a column has the times that Spark writes unless it is told otherwise. They are in UTC."""
+    columns = (file.schema.column(number) for number in range(len(file.schema)))
+    return any(column.path == name and column.physical_type == "INT96" for column in columns)
 
 
 def _id_of(field: pa.Field) -> int | None:

@@ -15,7 +15,9 @@ from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.changes.changed_files import (
     can_move_main_back,
     change_between,
+    commits_between,
     in_history,
+    moves_rows,
     rows_behind_vectors,
 )
 from tautochrone.iceberg.changes.changes import rows_appended, rows_changed
@@ -40,9 +42,10 @@ from tautochrone.model.lake import (
     TableChange,
     TableVersion,
     VersionFiles,
+    local_folder,
 )
-from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.reason import Reason
+from tautochrone.model.names import Fence, TableName, Version, describe_input, is_mirror
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
     "BRANCH_PREFIX",
@@ -357,8 +360,31 @@ class IcebergReading:
         last = self._last_with((old, new))
         change = last.changes.get((old, new))
         if change is None:
-            change = last.changes[old, new] = change_between(self._name, last.loaded.metadata, old, new)
+            change = change_between(self._name, last.loaded.metadata, old, new)
+            if change.kind is ChangeKind.CHANGED and is_mirror(self._name):
+                change = self._with_files_there(last.loaded, old, new, change)
+            last.changes[old, new] = change
         return last.loaded, change
+
+    def _with_files_there(
+        self, loaded: Loaded, old: Version, new: Version, change: TableChange
+    ) -> TableChange:
+        """The change of a mirror, of which only data files that are still there show the removed rows."""
+        io = loaded.table.io()
+        paths: set[str] = set()
+        for snapshot in commits_between(loaded.metadata, old, new):
+            if moves_rows(snapshot):
+                removed = loaded.metadata.snapshot(int(snapshot.version)).removedDataFiles(io)
+                paths.update(self._iceberg.functions.paths(removed))
+        missing = sum(not self._exists(io, path) for path in sorted(paths))
+        if not missing:
+            return change
+        reason = Reason.of(ReasonCode.FOREIGN_FILES_GONE, table=describe_input(self._name), files=missing)
+        return TableChange(kind=ChangeKind.UNKNOWN, reason=reason)
+
+    def _exists(self, io: Any, path: str) -> bool:
+        local = local_folder(path)
+        return bool(io.newInputFile(path).exists()) if local is None else local.exists()
 
     def _count(self, version: Version) -> int | None:
         loaded = self._loaded_with(version)

@@ -48,7 +48,9 @@ from tautochrone.iceberg.reads.key_positions import positions_of_keys
 from tautochrone.iceberg.reads.reading import BRANCH_PREFIX, own_files, prepared_batches, reverted_metadata
 from tautochrone.iceberg.reads.schema import replacement_transaction, shape_of, widened_schema
 from tautochrone.iceberg.tables.deletes import write_removal
+from tautochrone.iceberg.tables.mirror import follow
 from tautochrone.model.effects import Step
+from tautochrone.model.foreign import Followed, ForeignTable
 from tautochrone.model.lake import (
     NO_VERSION,
     CommitMetadata,
@@ -312,6 +314,9 @@ class IcebergTable(IcebergMaintenance):
 
         self._set(Step.LAKE_REDEFINE, build, done)
         return self._committed(attempted_versions[-1], fork.version, staged.rows)
+
+    def follow(self, fork: Fork, foreign: ForeignTable, commit_metadata: CommitMetadata) -> Followed:
+        return follow(self._iceberg, self._name, self._effects, fork, foreign, commit_metadata)
 
     def require_widenable(self, fork: Fork, schema: Any) -> None:
         widened_schema(self._iceberg, self._name, fork.handle, schema)

@@ -17,7 +17,15 @@ from tautochrone.meta import DatasetState
 from tautochrone.metaservice.pages.rendering import duration
 from tautochrone.metaservice.pages.status import DatasetLine, Topology
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.names import TableName, describe_clock, describe_files, is_clock, is_file_table
+from tautochrone.model.names import (
+    TableName,
+    describe_clock,
+    describe_files,
+    describe_input,
+    is_clock,
+    is_file_table,
+    is_mirror,
+)
 
 __all__ = [
     "BOX_HEIGHT",
@@ -154,6 +162,8 @@ def _outside_texts(name: TableName) -> tuple[str, str]:
         return describe_clock(name), "clock"
     if is_file_table(name):
         return describe_files(name).removeprefix("the files in "), "files"
+    if is_mirror(name):
+        return describe_input(name).removeprefix("the "), "written by others"
     return name.table, "written by others"
 
 

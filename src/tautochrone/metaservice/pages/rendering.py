@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
-from tautochrone.model.names import TableName, describe_files, is_file_table
+from tautochrone.model.names import TableName, describe_input, is_file_table, is_mirror
 
 __all__ = [
     "ASSETS",
@@ -93,16 +93,16 @@ def _templates() -> Environment:
 
 def _name_markup(name: TableName) -> Markup:
     """A table's name in HTML. `bdi` keeps right-to-left characters from changing the text around it."""
-    if is_file_table(name):
-        return Markup('<span class="name">{}</span>').format(describe_files(name))
+    if is_file_table(name) or is_mirror(name):
+        return Markup('<span class="name">{}</span>').format(describe_input(name))
     namespace = ".".join(name.namespace)
     markup = '<span class="name"><bdi class="space">{}</bdi>.<bdi>{}</bdi></span>'
     return Markup(markup).format(namespace, name.table)
 
 
 def _described(name: TableName) -> str:
-    """A table's name in running text; tables of files are named by their files."""
-    return describe_files(name) if is_file_table(name) else str(name)
+    """A table's name in running text; tables of files and mirrors by what they stand for."""
+    return describe_input(name)
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:

@@ -26,6 +26,8 @@ __all__ = [
     "FlowFromSnapshot",
     "FlowRecovered",
     "FlowRestarted",
+    "ForeignTableFollowed",
+    "ForeignTableNotFollowed",
     "KafkaTopicIdsUnknown",
     "KafkaTopicRecreated",
     "LogKept",
@@ -318,6 +320,34 @@ class FilesNotTakenIn(Event):
 
     def text(self) -> str:
         return f"  {self.files:<32} compared as a whole: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTableFollowed(Event):
+    """The mirror of a table of another lake format was brought to its newest version."""
+
+    table: str
+    version: int
+    before: int | None
+    files_added: int
+    files_removed: int
+    files_with_deletes: int
+
+    def text(self) -> str:
+        counts = f"{self.files_added:,} files added, {self.files_removed:,} removed"
+        deletes = f", {self.files_with_deletes:,} with deleted rows" if self.files_with_deletes else ""
+        return f"  {self.table:<32} version {self.version}: {counts}{deletes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignTableNotFollowed(Event):
+    """A table of another lake format could not be read or followed. Views over it fail until it can."""
+
+    table: str
+    reason: Reason
+
+    def text(self) -> str:
+        return f"  {self.table:<32} not followed: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

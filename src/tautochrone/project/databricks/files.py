@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["METHODS", "FileSource", "collected_clauses", "open_files"]
+__all__ = ["METHODS", "FileSource", "collected_clauses", "open_files", "stream_state"]
 
 
 _PREFIX = "cloudfiles."
@@ -227,6 +227,12 @@ def _text(value: Any) -> str:
 def _options(reader: Any) -> dict[str, Any]:
     state: dict[str, Any] = vars(reader).setdefault(_STATE, {"format": None, "schema": None, "options": {}})
     return state
+
+
+def stream_state(reader: Any) -> tuple[str | None, dict[str, Any], bool]:
+    """The format, the options and whether there is a schema, as a stream reader was told."""
+    state = _options(reader)
+    return state["format"], dict(state["options"]), state["schema"] is not None
 
 
 def _format(original: Callable[..., Any], reader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tautochrone.errors import TableMissingError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
 from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, ReadableTable
-from tautochrone.model.names import NOW, TableName, Version
+from tautochrone.model.names import NOW, TableName, Version, is_mirror
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.journal import Journal
@@ -43,7 +44,11 @@ class Cut:
 
 
 def take_cut(
-    job: Job, observed_ms: int, ingested: Mapping[TableName, int], unfollowed: Collection[TableName] = ()
+    job: Job,
+    observed_ms: int,
+    ingested: Mapping[TableName, int],
+    unfollowed: Collection[TableName] = (),
+    unreadable: Mapping[TableName, Reason] = MappingProxyType({}),
 ) -> Cut:
     """Take the reported versions of the job's roots and the current versions of external tables.
 
@@ -56,6 +61,7 @@ def take_cut(
         ingested: see `Ingestion.committed_up_to_ms`. Asked before the call, because a version may contain
             more than its observations say, never less.
         unfollowed: tables of files that do not agree with the files: they get no version.
+        unreadable: mirrors of tables that cannot be followed, with the reason.
     """
     taken_at_us = job.clock_us()
     observations = _observations(job.topology, ingested)
@@ -65,6 +71,9 @@ def take_cut(
     external_tables = sorted(job.external_tables() - {*unfollowed})
     observed = job.store.roots.external_versions() if external_tables else {}
     for name in external_tables:
+        if name in unreadable:
+            missing[name] = unreadable[name]
+            continue
         try:
             table = job.observed_tables.get(name) or job.lake.load(name)
             roots[name], is_current = _observe_external(job.journal, table, observed.get(name))
@@ -96,8 +105,11 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     table earlier and recorded its version later; then that version counts.
     """
     current = table.current_version()
-    if current == observed or (observed is not None and not _is_changed(table, observed, current)):
+    # The files of an older version of a mirror may be removed by their owner once they are rewritten.
+    if observed is not None and not is_mirror(table.name) and not _is_changed(table, observed, current):
         return observed, True
+    if current == observed:
+        return current, True
     agreed = journal.record(Roots.observe_external_table, table.name, observed, current)
     return agreed, agreed == current
 
@@ -112,7 +124,8 @@ def changed_roots(
 
     Args:
         load_input: loads a table or a clock.
-        cut: a version that differs without a change of rows is replaced by the one of the last cut.
+        cut: a version that differs without a change of rows is replaced by the one of the last cut, but
+            for mirrors: see `_observe_external`.
         last: the versions at the last cut.
     """
     changed = [name for name in cut.missing if name in last]
@@ -122,7 +135,7 @@ def changed_roots(
             continue
         if before is None or _is_changed(load_input(name), before, version):
             changed.append(name)
-        else:
+        elif not is_mirror(name):
             cut.roots[name] = before
     return changed
 

@@ -28,9 +28,10 @@ from tautochrone.model.names import (
     TableName,
     Version,
     describe_clock,
-    describe_files,
+    describe_input,
     is_clock,
     is_file_table,
+    is_mirror,
     is_same_source,
 )
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
@@ -528,7 +529,7 @@ def _change(
 def _describe(name: TableName) -> str:
     if is_clock(name):
         return describe_clock(name)
-    return describe_files(name) if is_file_table(name) else str(name)
+    return describe_input(name)
 
 
 def _obstacles(
@@ -574,7 +575,7 @@ def _measure(
 
 
 def _facts_of(name: TableName, size: Size) -> InputFacts:
-    label = describe_files(name) if is_file_table(name) else name.table
+    label = describe_input(name) if is_file_table(name) or is_mirror(name) else name.table
     return InputFacts(name=label, changed_rows=size.changed_rows, rows=size.rows)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import CheckpointUnavailableError, DefinitionError
@@ -16,7 +17,15 @@ from tautochrone.meta import Store
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.names import CheckpointNumber, TableName, Version, describe_clock, describe_files
+from tautochrone.model.names import (
+    CheckpointNumber,
+    TableName,
+    Version,
+    describe_clock,
+    describe_files,
+    describe_input,
+    is_mirror,
+)
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -27,6 +36,7 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.current_time import reads_current_time, with_fixed_time
 from tautochrone.spark.execute.engine import with_total_order
 from tautochrone.spark.execute.multiset_diff import diff_sizes
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of
 
@@ -122,14 +132,22 @@ def _verdict(
     untold = _untold_input(flow, versions)
     if untold is not None:
         return _unknown(view, checkpoint, f"checkpoint {checkpoint} does not tell {untold}")
+    mirrors = sorted(filter(is_mirror, flow.inputs.tables))
     session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
     try:
         missing, unexpected = recompute(session, definitions, graph, view, versions)
     except DefinitionError as error:
-        if not flow.file_tables:
+        if not flow.file_tables and not mirrors:
             raise
-        # Spark lists the folder before the table of its rows takes its place.
+        # Spark lists the folder before the table of its rows takes its place. A mirror may have begun anew.
         return _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
+    except PySparkException as error:
+        if not mirrors:
+            raise
+        # Their data files are others', who may have removed them since.
+        problem = problem_of(error)
+        what = f"{describe_input(mirrors[0])} at that checkpoint cannot be read now"
+        return _unknown(view, checkpoint, f"{what}: {problem.message}")
     equal: bool | None = missing == unexpected == 0
     why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)
     return Verdict(

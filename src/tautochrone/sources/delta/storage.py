@@ -1,0 +1,110 @@
+"""Files of a foreign table, opened as Spark opens them: with its settings, on any storage that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tautochrone.model.lake import local_folder
+from tautochrone.spark.jvm.catalyst import cached_packages
+from tautochrone.spark.jvm.errors import problem_of
+
+__all__ = ["Storage"]
+
+
+class Storage:
+    """Reads files. On this machine Python opens them itself, elsewhere Hadoop does.
+
+    Args:
+        session: has the settings of file systems.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+        self._session: Any = session._jsparkSession  # noqa: SLF001
+
+    def qualified(self, path: str) -> str:
+        """A path with its file system, as Hadoop spells it.
+
+        Raises:
+            OSError: no file system has such paths.
+        """
+        with _hadoop_errors(path):
+            folder = self._jvm.org.apache.hadoop.fs.Path(path)
+            return str(self._file_system(folder).makeQualified(folder).toString()).rstrip("/")
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder; none if there is no such folder.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        local = local_folder(folder)
+        if local is not None:
+            return [entry.name for entry in local.iterdir()] if local.is_dir() else []
+        with _hadoop_errors(folder):
+            path = self._jvm.org.apache.hadoop.fs.Path(folder)
+            files = self._file_system(path)
+            if not files.exists(path):
+                return []
+            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(files.listStatus(path))
+            # One message for all; names in a log have no such separator.
+            text = str(self._jvm.java.util.Arrays.toString(paths))[1:-1]
+            return [each.rpartition("/")[2] for each in text.split(", ")] if text else []
+
+    def read(self, location: str) -> bytes:
+        """
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it cannot be read.
+        """
+        local = local_folder(location)
+        if local is not None:
+            return local.read_bytes()
+        with _hadoop_errors(location):
+            path = self._jvm.org.apache.hadoop.fs.Path(location)
+            stream = self._file_system(path).open(path)
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def stamp(self, location: str) -> tuple[int, ...] | None:
+        """What tells a file from another one that was put into its place; None: it is not there.
+
+        Raises:
+            OSError: that cannot be told.
+        """
+        local = local_folder(location)
+        try:
+            if local is not None:
+                status = local.stat()
+                return status.st_size, status.st_mtime_ns, status.st_ino
+            with _hadoop_errors(location):
+                path = self._jvm.org.apache.hadoop.fs.Path(location)
+                status = self._file_system(path).getFileStatus(path)
+                return int(status.getLen()), int(status.getModificationTime())
+        except FileNotFoundError:
+            return None
+
+    def _file_system(self, path: Any) -> Any:
+        return path.getFileSystem(self._session.sessionState().newHadoopConf())
+
+
+@contextmanager
+def _hadoop_errors(location: str) -> Iterator[None]:
+    """Raise what Hadoop says as an OSError."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = problem_of(error).message
+        if str(error.java_exception.getClass().getName()) == "java.io.FileNotFoundException":
+            raise FileNotFoundError(text) from error
+        raise OSError(f"{location}: {text}") from error
+    except (Py4JError, PySparkException) as error:
+        raise OSError(f"{location}: {error}") from error

@@ -1,0 +1,228 @@
+"""A Delta table as a foreign table: see `model.foreign`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tautochrone.errors import ForeignTableError
+from tautochrone.model.foreign import (
+    ForeignField,
+    ForeignFile,
+    ForeignSource,
+    ForeignStep,
+    ForeignVersion,
+)
+from tautochrone.sources.delta.log import DeltaLog, LogError, LogState, Remembered
+from tautochrone.sources.delta.schema import columns_of, partition_value
+from tautochrone.sources.delta.storage import Storage
+from tautochrone.sources.delta.vectors import name_of_vector, path_of_vector, positions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["DeltaTable"]
+
+_FEATURES = frozenset(
+    {
+        "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "typeWidening",
+        "typeWidening-preview", "vacuumProtocolCheck",
+    }
+)  # fmt: skip
+"""What readers must know and what is known here."""
+_NEWEST_READER = 3
+_FIRST_READER_OF_MAPPINGS = 2
+_MODE = "delta.columnMapping.mode"
+_UNMAPPED = "none"
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)")
+
+
+def _columns_key(metadata: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    """Equal for the same columns, found in data files in the same way."""
+    mode = (metadata.get("configuration") or {}).get(_MODE, _UNMAPPED)
+    return metadata["schemaString"], mode, tuple(metadata.get("partitionColumns") or ())
+
+
+class DeltaTable:
+    """See `model.foreign.ForeignTable`."""
+
+    def __init__(self, source: ForeignSource, storage: Storage) -> None:
+        self._source = source
+        self._storage = storage
+        self._log: DeltaLog | None = None
+        self._folder = ""
+        self._version: ForeignVersion | None = None
+        self._key: tuple[Any, ...] = ()
+        self._columns: tuple[ForeignField, ...] = ()
+        self._vectors: dict[str, Mapping[str, Any]] = {}
+        self._files: dict[str, tuple[Mapping[str, Any], ForeignFile]] = {}
+
+    @property
+    def source(self) -> ForeignSource:
+        return self._source
+
+    def newest(self) -> ForeignVersion:
+        with self._log_errors():
+            if self._log is None:
+                self._folder = self._storage.qualified(self._source.path)
+                self._log = DeltaLog(self._storage, self._folder)
+            state = self._log.newest()
+        if state is None:
+            raise ForeignTableError(
+                "DELTA_TABLE_MISSING",
+                f"There is no Delta table in {self._source.path}",
+                hint="a Delta table is a folder with a folder _delta_log; its path is absolute, and its "
+                "storage is one that Spark has the settings of",
+                sqlstate="42P01",
+            )
+        known = self._version
+        if known is not None and (known.identity, known.number) == (state.metadata["id"], state.version):
+            return known
+        self._require_known_features(state)
+        fields = self._fields(state.metadata)
+        partitions = tuple(state.metadata.get("partitionColumns") or ())
+        if known is None or (known.fields, known.partition_columns) != (fields, partitions):
+            self._files.clear()
+        # An add that is still in force is the same object.
+        self._files = {
+            path: (
+                add,
+                self._files[path][1] if self._is_known(path, add) else self._file(add, fields, partitions),
+            )
+            for path, add in state.adds.items()
+        }
+        self._version = ForeignVersion(
+            identity=str(state.metadata["id"]),
+            number=state.version,
+            fields=fields,
+            partition_columns=partitions,
+            files={file.location: file for _, file in self._files.values()},
+        )
+        return self._version
+
+    def steps_since(
+        self, identity: str, number: int, *, has_same_columns: bool
+    ) -> Sequence[ForeignStep] | None:
+        newest, log = self._version, self._log
+        assert newest is not None
+        assert log is not None
+        if identity != newest.identity or number > newest.number:
+            return None
+        done: list[Remembered] = []
+        with self._log_errors():
+            for version in range(number + 1, newest.number + 1):
+                remembered = log.remembered(version)
+                if remembered is None:
+                    # The writer's clean-up took it.
+                    return None
+                done.append(remembered)
+        if any(each.metadata is not None and each.metadata["id"] != identity for each in done):
+            return None
+        # With other columns in between, files of that time are not looked at.
+        changes = [_columns_key(each.metadata) for each in done if each.metadata is not None]
+        are_columns_the_same = not changes or (has_same_columns and {*changes} == {self._key})
+        steps: list[ForeignStep] = []
+        for each in done:
+            files: dict[str, ForeignFile | None] = {}
+            for path, add in each.adds.items():
+                location = self._location(path)
+                files[location] = newest.files.get(location) if not are_columns_the_same else None
+                if add is not None and are_columns_the_same:
+                    files[location] = self._file(add, newest.fields, newest.partition_columns)
+            if not files:
+                continue
+            moves_rows = each.changes_rows or not are_columns_the_same
+            if steps and steps[-1].moves_rows is moves_rows:
+                steps[-1] = replace(steps[-1], files={**steps[-1].files, **files})
+            else:
+                steps.append(ForeignStep(files, moves_rows))
+        return steps
+
+    def deleted_positions(self, file: ForeignFile) -> Sequence[int]:
+        vector = self._vectors[file.deletes]
+        path = path_of_vector(vector)
+        try:
+            content = None if path is None else self._storage.read(self._location(path))
+            return positions_of(vector, content)
+        except (OSError, ValueError, KeyError) as error:
+            raise ForeignTableError(
+                "DELTA_VECTOR_UNREADABLE",
+                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {error}",
+                hint="Delta's VACUUM may have removed the file; the next run reads the newest version",
+                retryable=True,
+            ) from error
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _require_known_features(self, state: LogState) -> None:
+        reader = int(state.protocol.get("minReaderVersion") or 1)
+        features = state.protocol.get("readerFeatures") or () if reader >= _NEWEST_READER else ()
+        unknown = sorted({*features} - _FEATURES)
+        if reader > _NEWEST_READER:
+            unknown.append(f"reader version {reader}")
+        if (state.metadata.get("format") or {}).get("provider", "parquet") != "parquet":
+            unknown.append(f"files of the format {state.metadata['format']['provider']}")
+        if unknown:
+            raise ForeignTableError(
+                "DELTA_FEATURE_UNSUPPORTED",
+                f"Readers of {self._source} must know {', '.join(unknown)}, and this one does not",
+                hint="let Delta's own program drop the feature (ALTER TABLE … DROP FEATURE …), or write a "
+                "copy without it",
+                sqlstate="0A000",
+            )
+
+    def _fields(self, metadata: Mapping[str, Any]) -> tuple[ForeignField, ...]:
+        key = _columns_key(metadata)
+        if self._key != key:
+            schema, mode, _ = key
+            self._columns = columns_of(self._source, schema, is_mapped=mode != _UNMAPPED)
+            self._key = key
+        return self._columns
+
+    def _is_known(self, path: str, add: Mapping[str, Any]) -> bool:
+        return path in self._files and self._files[path][0] is add
+
+    def _file(
+        self, add: Mapping[str, Any], fields: Sequence[ForeignField], partitions: Sequence[str]
+    ) -> ForeignFile:
+        values = add.get("partitionValues") or {}
+        vector = add.get("deletionVector")
+        deletes = name_of_vector(vector)
+        if vector:
+            self._vectors[deletes] = vector
+        columns = (field for field in fields if field.name in partitions)
+        partition = {
+            column.name: partition_value(
+                self._source, column.name, column.type, values.get(column.stored_name)
+            )
+            for column in columns
+        }
+        return ForeignFile(self._location(add["path"]), int(add["size"]), partition, deletes)
+
+    def _location(self, path: str) -> str:
+        """Of a path in the log, which is a URI: absolute, or relative to the table."""
+        absolute = _URI.fullmatch(path)
+        if absolute is None:
+            return unquote(path) if path.startswith("/") else f"{self._folder}/{unquote(path)}"
+        scheme, authority, rest = absolute.groups()
+        if scheme == "file":
+            return f"file:{unquote(rest)}"
+        return f"{scheme}:{authority or ''}{unquote(rest)}"
+
+    @contextmanager
+    def _log_errors(self) -> Iterator[None]:
+        """Raise what is wrong with the log as an error of a class. What was read of it is forgotten."""
+        try:
+            yield
+        except (LogError, OSError) as error:
+            self._log = None
+            raise ForeignTableError(
+                "DELTA_LOG_UNREADABLE",
+                f"The log of {self._source} cannot be read: {error}",
+                hint="it is read again at the next cut; if Delta's own readers fail too, it is damaged",
+                retryable=True,
+            ) from error

@@ -1,0 +1,25 @@
+"""Delta tables read without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tautochrone.model.foreign import ForeignSource
+from tautochrone.sources.delta import DeltaTable, Storage
+
+__all__ = ["LocalStorage", "delta_table"]
+
+
+class LocalStorage(Storage):
+    """Files of this machine, which need no settings of Spark."""
+
+    def __init__(self) -> None:
+        pass
+
+    def qualified(self, path: str) -> str:
+        return f"file:{path}"
+
+
+def delta_table(folder: Path) -> DeltaTable:
+    """The table in a folder, of which nothing was read yet."""
+    return DeltaTable(ForeignSource("delta", str(folder)), LocalStorage())
