@@ -96,6 +96,17 @@ def test_files_are_those_that_delta_rs_sees(tmp_path: Path, partitions: list[str
         older = newest if pick.random() < 0.5 else older
 
 
+def test_texts_with_separators_of_lines(tmp_path: Path) -> None:
+    """JSON has them as they are, apart from those below a space."""
+    separators = ["\n", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+    kinds = [f"a{separator}b" for separator in separators]
+    data = pa.table({"id": pa.array(range(len(kinds)), pa.int64()), "kind": kinds})
+    deltalake.write_deltalake(tmp_path, data, partition_by=["kind"])
+    newest = delta_table(tmp_path).newest()
+    assert shown(newest) == locations(tmp_path)
+    assert {file.partition["kind"] for file in newest.files.values()} == {*kinds}
+
+
 def test_a_version_that_only_rearranges_moves_no_rows(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, rows(1))
     deltalake.write_deltalake(tmp_path, rows(2), mode="append")

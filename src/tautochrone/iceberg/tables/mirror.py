@@ -579,7 +579,7 @@ class _Update:
 
     def _require_ids(self, file: ForeignFile, text: str) -> None:
         """Iceberg's readers go by the ids in a file, if it has some: they must be those of the table."""
-        for line in text.splitlines():
+        for line in filter(None, text.split("\n")):
             *path, stored = line.split(_PATH_SEPARATOR)
             expected = self._ids.id_at(tuple(path))
             is_wrong = self._ids.has(int(stored)) if expected is None and stored != _NO_ID else False

@@ -221,7 +221,7 @@ class DeltaLog:
         return actions
 
     def _lines(self, version: int) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._path(version).read_text("utf-8").splitlines() if line]
+        return [json.loads(line) for line in self._path(version).read_text("utf-8").split("\n") if line]
 
     def _path(self, version: int) -> Path:
         return self._folder / f"{version:020d}.json"

@@ -230,6 +230,7 @@ def _stored_columns(schema: pa.Schema) -> list[str]:
 
 def _parsed(path: str, content: bytes) -> list[Mapping[str, Any]]:
     try:
-        return [json.loads(line) for line in content.decode().splitlines() if line.strip()]
+        # `splitlines` would also split at other separators, which texts of JSON may contain.
+        return [json.loads(line) for line in content.decode().split("\n") if line.strip()]
     except ValueError as error:
         raise LogError(f"{path} is no JSON: {error}") from error
