@@ -228,14 +228,18 @@ def test_what_can_be_imported_is_read_by_definitions(
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     program = project.program
-    for cache in ("__pycache__", ".pytest_cache", "spark-warehouse", "derby.log"):
-        (folder / cache).touch()
+    for cache in ("__pycache__", ".pytest_cache", "spark-warehouse", "metastore_db", "derby.log"):
+        (folder / cache).mkdir()
         assert project.program == program, cache
-    for name in ("a.py", "a-1.0.dist-info", "b.cpython-311.so", "c", "c.pth", "c-d.egg-link"):
+    for name in ("json.py", "a-1.0.dist-info", "b.cpython-311.so", "c.pth", "c-d.egg-link"):
         (folder / name).touch()
         assert project.program != program, name
         (folder / name).unlink()
         assert project.program == program, name
+    (folder / "json").mkdir()
+    assert project.program == program
+    (folder / "json" / "__init__.py").touch()
+    assert project.program != program
 
 
 def test_a_file_that_cannot_be_read_is_left_to_the_run(

@@ -374,18 +374,19 @@ def _importable(entry: str) -> list[str] | int | None:
     The time of a folder does not tell: tools leave their caches in the folder that they are started in.
     """
     try:
-        if not os.path.isdir(entry or "."):
-            return os.stat(entry).st_mtime_ns
-        return sorted(filter(_is_importable, os.listdir(entry or ".")))
+        folder = Path(entry or ".")
+        if not folder.is_dir():
+            return folder.stat().st_mtime_ns
+        return sorted(name for name in os.listdir(folder) if _is_importable(folder / name))
     except OSError:
         return None
 
 
-def _is_importable(name: str) -> bool:
-    module, _, suffix = name.partition(".")
-    if module == "__pycache__" or not module.isidentifier():
-        return name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth"))
-    return not suffix or suffix.endswith(("py", "pyc", "so", "-info", "egg-link", "pth"))
+def _is_importable(path: Path) -> bool:
+    """A folder without an `__init__.py` hides no module of this name that comes later in `sys.path`."""
+    if path.name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth", ".py", ".pyc", ".so")):
+        return True
+    return path.name.isidentifier() and (path / "__init__.py").exists()
 
 
 def _folders_now(folders: Iterable[str]) -> _Folders:
