@@ -20,7 +20,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.iceberg.maintenance.relocation import Survey
 from tautochrone.model.effects import Step
 from tautochrone.model.foreign import ForeignSource, ForeignVersion
-from tautochrone.model.names import is_mirror
+from tautochrone.model.names import is_shadow_table
 from tautochrone.model.relocated_paths import MovedFolder
 from tautochrone.runtime.maintenance.maintain import Maintenance
 from tautochrone.sources.delta import DeltaTable, Storage
@@ -269,18 +269,18 @@ def test_files_of_others_are_never_removed_and_may_be_gone(pipeline: Pipeline) -
     orders.table.optimize.compact()
     orders.run()
     before = orders.data_files()
-    mirror = next(filter(is_mirror, pipeline.job.topology.upstream_tables))
+    shadow = next(filter(is_shadow_table, pipeline.job.topology.upstream_tables))
     Maintenance(pipeline.job).run(budget_ms=None)
-    assert len(pipeline.job.lake.load(mirror).versions()) < orders.table.version()
+    assert len(pipeline.job.lake.load(shadow).versions()) < orders.table.version()
     assert orders.data_files() == before
-    # A copy of the project has a mirror over the same files.
-    storage, location = Path(pipeline.settings.storage), pipeline.pointers()[mirror.without_catalog]
+    # A copy of the project has a shadow table over the same files.
+    storage, location = Path(pipeline.settings.storage), pipeline.pointers()[shadow.without_catalog]
     shutil.copytree(storage, pipeline.folder / "copy")
     moved = MovedFolder((str(storage),), str(pipeline.folder / "copy"))
-    survey = Survey(str(mirror), location, moved)
+    survey = Survey(str(shadow), location, moved)
     survey.read()
     assert (len(survey.files) > 2, survey.missing, survey.outside) == (True, [], [])
-    pipeline.session.sql(f"DROP TABLE {mirror.sql}")
+    pipeline.session.sql(f"DROP TABLE {shadow.sql}")
     orders.run()
     # The owner removes what left the table, before a run has read which rows went with it.
     orders.table.delete("id = 8")
@@ -303,12 +303,12 @@ def test_a_mirror_begins_anew_where_ids_stand_for_other_columns(pipeline: Pipeli
     orders = Orders(pipeline)
     orders.run()
     orders.write(40)
-    job, mirror = pipeline.job, next(filter(is_mirror, pipeline.job.topology.upstream_tables))
-    table = job.lake.load(mirror)
+    job, shadow = pipeline.job, next(filter(is_shadow_table, pipeline.job.topology.upstream_tables))
+    table = job.lake.load(shadow)
     foreign = Renumbered(ForeignSource("delta", str(orders.folder)), Storage(pipeline.session))
     followed = table.follow(table.fork(), foreign, job.file_table_metadata())
     assert (followed.files_added, len(table.versions())) == (len(orders.data_files()), 1)
-    shown = sorted(tuple(row) for row in pipeline.session.table(mirror.sql).select("id", "kind").collect())
+    shown = sorted(tuple(row) for row in pipeline.session.table(shadow.sql).select("id", "kind").collect())
     assert shown == sorted((row["id"], row["kind"]) for row in orders.table.to_pyarrow_table().to_pylist())
 
 

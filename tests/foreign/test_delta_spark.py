@@ -11,7 +11,7 @@ import pytest
 from tests.support.delta_spark import DeltaSpark
 from tests.support.harness import Happened, Pipeline
 
-from tautochrone.model.names import is_mirror
+from tautochrone.model.names import is_shadow_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -167,8 +167,8 @@ def test_columns_are_renamed_dropped_widened_and_replaced(
         expected = sorted(map(repr, delta.sql(query)))
         shown = pipeline.reader.sql("SELECT kind, amount, n FROM v").collect()
         assert sorted(repr(list(row)) for row in shown) == expected
-        mirror = next(filter(is_mirror, pipeline.job.topology.upstream_tables))
-        rows = pipeline.session.table(mirror.sql).collect()
+        shadow = next(filter(is_shadow_table, pipeline.job.topology.upstream_tables))
+        rows = pipeline.session.table(shadow.sql).collect()
         assert sorted(repr(list(row)) for row in rows) == sorted(map(repr, delta.sql(f"TABLE {table}")))
         return happened
 

@@ -31,7 +31,7 @@ from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobStatus, Liveness
-from tautochrone.model.names import TableName, describe_input, is_file_table, is_mirror
+from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.run_report import RunEnd
 from tautochrone.project.readable_code import files_read
@@ -307,9 +307,9 @@ def _unwatched_source(flow: ResolvedFlow, *, is_view: bool) -> str | None:
         return ", ".join([*inputs.unversioned, *("the time" for _ in sorted(map(str, inputs.clocks))[:1])])
     if any(map(is_file_table, inputs.batch)):
         return "files that a batch query reads"
-    mirror = next(filter(is_mirror, sorted(inputs.tables)), None)
-    if mirror is not None:
-        return describe_input(mirror)
+    shadow = next(filter(is_shadow_table, sorted(inputs.tables)), None)
+    if shadow is not None:
+        return describe_input(shadow)
     if not is_view and flow.stateful:
         return "a stream with state"
     if inputs.external_streams and not flow.sources:

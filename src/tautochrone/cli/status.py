@@ -22,7 +22,7 @@ from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness
-from tautochrone.model.names import TableName, describe_input, is_mirror
+from tautochrone.model.names import TableName, describe_input, is_shadow_table
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import quarantine_of
@@ -353,10 +353,10 @@ def checkpoints(arguments: argparse.Namespace) -> int:
 
 def _foreign_versions(settings: CatalogSettings, roots: Mapping[TableName, str]) -> dict[str, int | None]:
     """By path the versions of the foreign tables in a cut. None where it is unknown: the catalog is not
-    readable from Python, or the mirror's version is expired."""
+    readable from Python, or the shadow table's version is expired."""
     versions: dict[str, int | None] = {}
     for name, version in roots.items():
-        if not is_mirror(name):
+        if not is_shadow_table(name):
             continue
         try:
             _, metadata = metadata_source(settings).load(name)

@@ -1,6 +1,6 @@
 """Tables of other lake formats that somebody else writes, as the lake sees them: columns and data files.
 
-A view reads such a *foreign table* by its path. The lake has a *mirror* of it: an Iceberg table whose
+A view reads such a *foreign table* by its path. The lake has a *shadow table* of it: an Iceberg table whose
 metadata names the data files of the foreign table where they are. No row is copied.
 
 Types are spelled as Iceberg's JSON of a schema spells them, and so are the values of partitions.
@@ -134,17 +134,17 @@ class ForeignStep:
 
 
 FOREIGN_PATH_KEY = "tautochrone.foreign-path"
-"""A property of a mirror: the path of the foreign table."""
+"""A property of a shadow table: the path of the foreign table."""
 FOREIGN_VERSION_KEY = "tautochrone.foreign-version"
-"""In the summary of a mirror's snapshot: the version of the foreign table that it shows."""
+"""In the summary of a shadow table's snapshot: the version of the foreign table that it shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A mirror at a version of its foreign table.
+    """A shadow table at a version of its foreign table.
 
     Attributes:
-        number: of that version; `before`: of the one that the mirror showed before, if it did.
+        number: of that version; `before`: of the one that the shadow table showed before, if it did.
         files_added, files_removed: data files. None of them moved.
         files_with_deletes: those of which other rows are deleted now.
     """

@@ -596,8 +596,8 @@ class LakeTable(ReadableTable, Protocol):
         readable with their own schema."""
 
     def follow(self, fork: Fork, foreign: ForeignTable, commit_metadata: CommitMetadata) -> Followed:
-        """Bring the mirror of a foreign table to its newest version, in one catalog commit; none if it is
-        there already. Data files stay where they are, and nothing of them is read but their footers.
+        """Bring the shadow table of a foreign table to its newest version, in one catalog commit; none if it
+        is there already. Data files stay where they are, and nothing of them is read but their footers.
 
         Raises:
             ForeignTableError: the foreign table is not there, or cannot be followed.

@@ -10,8 +10,8 @@ A lake table of ours holds the rows of the files that a batch query reads. It is
 the files before a cut. Its version in the cut stands for the listing, so all views of a checkpoint read the
 same files, and again after a crash.
 
-A *mirror* is a lake table of ours over the data files of a table in another lake format, which a query reads
-by its path (`model.foreign`). It is brought to that table's newest version before a cut.
+A *shadow table* is a lake table of ours over the data files of a table in another lake format, which a query
+reads by its path (`model.foreign`). It is brought to that table's newest version before a cut.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
     "file_table",
     "is_clock",
     "is_file_table",
-    "is_mirror",
     "is_same_source",
-    "mirror_table",
+    "is_shadow_table",
     "quoted",
+    "shadow_table",
     "time_zone_of",
     "today",
 ]
@@ -154,33 +154,33 @@ def describe_files(table: TableName) -> str:
     return f"the files in {table.table.removeprefix(_PREFIX).rsplit('__', 2)[0]}"
 
 
-_MIRROR = re.compile(r"(delta)__(.+)__[0-9a-f]{16}")
+_SHADOW = re.compile(r"(delta)__(.+)__[0-9a-f]{16}")
 
 
-def mirror_table(catalog: str, pipeline: str, table_format: str, path: str) -> TableName:
-    """The mirror of a foreign table. Two pipelines never share one.
+def shadow_table(catalog: str, pipeline: str, table_format: str, path: str) -> TableName:
+    """The shadow table of a foreign table. Two pipelines never share one.
 
-    >>> mirror_table("lake", "p", "delta", "/data/My Orders/").table.rpartition("__")[0]
+    >>> shadow_table("lake", "p", "delta", "/data/My Orders/").table.rpartition("__")[0]
     'delta__my_orders'
     """
     digest = hashlib.sha256(f"{pipeline}\n{table_format}\n{path.rstrip('/')}".encode()).hexdigest()[:16]
     return TableName(catalog, _NAMESPACE, f"{table_format}__{_label(path)}__{digest}")
 
 
-def is_mirror(name: TableName) -> bool:
-    return name.namespace == _NAMESPACE and _MIRROR.fullmatch(name.table) is not None
+def is_shadow_table(name: TableName) -> bool:
+    return name.namespace == _NAMESPACE and _SHADOW.fullmatch(name.table) is not None
 
 
 def describe_input(name: TableName) -> str:
     """A table that a query reads, as messages name it.
 
-    >>> describe_input(mirror_table("lake", "p", "delta", "/data/orders"))
+    >>> describe_input(shadow_table("lake", "p", "delta", "/data/orders"))
     'the Delta table orders'
     """
     if is_file_table(name):
         return describe_files(name)
-    mirror = _MIRROR.fullmatch(name.table) if name.namespace == _NAMESPACE else None
-    return f"the {mirror[1].capitalize()} table {mirror[2]}" if mirror else str(name)
+    shadow = _SHADOW.fullmatch(name.table) if name.namespace == _NAMESPACE else None
+    return f"the {shadow[1].capitalize()} table {shadow[2]}" if shadow else str(name)
 
 
 def is_same_source(first: TableName, second: TableName) -> bool:

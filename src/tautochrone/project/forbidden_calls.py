@@ -263,7 +263,7 @@ _OPTIONS_OF_DELTA = frozenset(
 
 
 def _foreign_load(rewrite: Callable[[str], str], auto_loader: Apply | None) -> Apply:
-    """Read the mirror of a table of another lake format, instead of the table itself."""
+    """Read the shadow table of a table of another lake format, instead of the table itself."""
 
     def apply(
         original: Callable[..., Any], reader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -275,7 +275,7 @@ def _foreign_load(rewrite: Callable[[str], str], auto_loader: Apply | None) -> A
         has_schema |= named.pop("schema", None) is not None
         options = {**options, **named}
         path = options.pop("path", None)
-        name = _mirror_name(rewrite, reader, table_format, path) if isinstance(path, str) else None
+        name = _shadow_name(rewrite, reader, table_format, path) if isinstance(path, str) else None
         if name is None:
             if auto_loader is not None:
                 return auto_loader(original, reader, args, kwargs)
@@ -304,8 +304,8 @@ def _batch_state(reader: Any) -> tuple[str | None, dict[str, Any], bool]:
     return java.source(), options, bool(java.userSpecifiedSchema().isDefined())
 
 
-def _mirror_name(rewrite: Callable[[str], str], reader: Any, table_format: str, path: str) -> str | None:
-    """The mirror's name in SQL; None: tables of the format are not followed."""
+def _shadow_name(rewrite: Callable[[str], str], reader: Any, table_format: str, path: str) -> str | None:
+    """The shadow table's name in SQL; None: tables of the format are not followed."""
     if not re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:", path):
         # As Spark does, from the folder in which the process was started.
         path = str(cached_packages(reader._spark._jvm).java.io.File(path).getAbsolutePath())  # noqa: SLF001

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import OtherCatalogs
 from tautochrone.model.foreign import ForeignSource
-from tautochrone.model.names import TableName, mirror_table, quoted
+from tautochrone.model.names import TableName, quoted, shadow_table
 
 __all__ = [
     "SESSION_CATALOG",
@@ -245,17 +245,17 @@ class ForeignNames:
     """The tables of other lake formats that queries read by their path, as far as names were read.
 
     Attributes:
-        pipeline: two pipelines never share a mirror.
+        pipeline: two pipelines never share a shadow table.
         substitute: replaces `${parameters}`, as Spark's parser does.
-        sources: by the name of the mirror.
+        sources: by the name of the shadow table.
     """
 
     pipeline: str = ""
     substitute: Callable[[str], str] = str
     sources: dict[TableName, ForeignSource] = field(default_factory=dict)
 
-    def mirror(self, catalog: str, table_format: str, path: str) -> TableName | None:
-        """See `NameScope.mirror`. Like Delta itself, a name in SQL is a path only when it is absolute."""
+    def shadow_table(self, catalog: str, table_format: str, path: str) -> TableName | None:
+        """See `NameScope.shadow_table`. As with Delta itself, only an absolute path in SQL is one."""
         known = table_format.lower()
         if known not in _FORMATS:
             return None
@@ -263,7 +263,7 @@ class ForeignNames:
         if not _ABSOLUTE.match(path):
             return None
         path = path.rstrip("/")
-        name = mirror_table(catalog, self.pipeline, known, path)
+        name = shadow_table(catalog, self.pipeline, known, path)
         self.sources.setdefault(name, ForeignSource(known, path))
         return name
 
@@ -368,9 +368,9 @@ class NameScope:
             return None
         return self.live.get(parts[1].lower())
 
-    def mirror(self, table_format: str, path: str) -> TableName | None:
-        """The mirror that stands for a table in another lake format, read by its path; None: it is none."""
-        return self.foreign.mirror(self.catalog, table_format, path)
+    def shadow_table(self, table_format: str, path: str) -> TableName | None:
+        """The shadow table of a table in another lake format, read by its path; None: it is none."""
+        return self.foreign.shadow_table(self.catalog, table_format, path)
 
     def prefer_tables_in_live(self, is_table: Callable[[TableName], bool]) -> None:
         """Let `live.x`, in lower case, mean the table of the lake where there is one."""
@@ -401,9 +401,9 @@ class NameScope:
             dataset = self.live_dataset(parts)
             if dataset is not None and (not may_be_alias or _is_table_next(before)):
                 return 2, dataset[1]
-            mirror = self.mirror(*parts) if len(parts) == 2 else None
-            if mirror is not None:
-                return 2, mirror.sql
+            shadow = self.shadow_table(*parts) if len(parts) == 2 else None
+            if shadow is not None:
+                return 2, shadow.sql
             if parts[0] == SESSION_CATALOG != self.catalog and len(parts) > 2:
                 return 1, quoted(self.catalog)
             return None

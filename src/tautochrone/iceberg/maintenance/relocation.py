@@ -237,7 +237,7 @@ class Survey:
                 self._record_existing(entry[name], {})
 
     @property
-    def _is_mirror(self) -> bool:
+    def _is_shadow_table(self) -> bool:
         return FOREIGN_PATH_KEY in self._metadata.get("properties", {})
 
     def _read_list(self, location: str) -> None:
@@ -260,7 +260,7 @@ class Survey:
             vector = deletes and str(_get(record, form)).upper() == "PUFFIN"
             if _get(record, status) == _DELETED and not self._file_exists(file):
                 continue  # a deleted entry references a file that may be gone
-            if self._is_mirror and not deletes and self._path_in_new_folder(file) is None:
+            if self._is_shadow_table and not deletes and self._path_in_new_folder(file) is None:
                 continue  # the data files of a foreign table stay where they are
             if self._record_existing(file, self._vectors if vector else {}) and deletes and not vector:
                 self.refused.append(file)

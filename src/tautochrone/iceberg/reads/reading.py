@@ -44,7 +44,7 @@ from tautochrone.model.lake import (
     VersionFiles,
     local_folder,
 )
-from tautochrone.model.names import Fence, TableName, Version, describe_input, is_mirror
+from tautochrone.model.names import Fence, TableName, Version, describe_input, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
@@ -361,7 +361,7 @@ class IcebergReading:
         change = last.changes.get((old, new))
         if change is None:
             change = change_between(self._name, last.loaded.metadata, old, new)
-            if change.kind is ChangeKind.CHANGED and is_mirror(self._name):
+            if change.kind is ChangeKind.CHANGED and is_shadow_table(self._name):
                 change = self._with_files_there(last.loaded, old, new, change)
             last.changes[old, new] = change
         return last.loaded, change
@@ -369,7 +369,7 @@ class IcebergReading:
     def _with_files_there(
         self, loaded: Loaded, old: Version, new: Version, change: TableChange
     ) -> TableChange:
-        """The change of a mirror, of which only data files that are still there show the removed rows."""
+        """The change of a shadow table, of which only files that are still there show removed rows."""
         io = loaded.table.io()
         paths: set[str] = set()
         for snapshot in commits_between(loaded.metadata, old, new):

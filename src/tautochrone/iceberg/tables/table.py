@@ -48,7 +48,7 @@ from tautochrone.iceberg.reads.key_positions import positions_of_keys
 from tautochrone.iceberg.reads.reading import BRANCH_PREFIX, own_files, prepared_batches, reverted_metadata
 from tautochrone.iceberg.reads.schema import replacement_transaction, shape_of, widened_schema
 from tautochrone.iceberg.tables.deletes import write_removal
-from tautochrone.iceberg.tables.mirror import follow
+from tautochrone.iceberg.tables.shadow_table import follow
 from tautochrone.model.effects import Step
 from tautochrone.model.foreign import Followed, ForeignTable
 from tautochrone.model.lake import (

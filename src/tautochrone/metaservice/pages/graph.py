@@ -24,7 +24,7 @@ from tautochrone.model.names import (
     describe_input,
     is_clock,
     is_file_table,
-    is_mirror,
+    is_shadow_table,
 )
 
 __all__ = [
@@ -162,7 +162,7 @@ def _outside_texts(name: TableName) -> tuple[str, str]:
         return describe_clock(name), "clock"
     if is_file_table(name):
         return describe_files(name).removeprefix("the files in "), "files"
-    if is_mirror(name):
+    if is_shadow_table(name):
         return describe_input(name).removeprefix("the "), "written by others"
     return name.table, "written by others"
 

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
-from tautochrone.model.names import TableName, describe_input, is_file_table, is_mirror
+from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
 
 __all__ = [
     "ASSETS",
@@ -93,7 +93,7 @@ def _templates() -> Environment:
 
 def _name_markup(name: TableName) -> Markup:
     """A table's name in HTML. `bdi` keeps right-to-left characters from changing the text around it."""
-    if is_file_table(name) or is_mirror(name):
+    if is_file_table(name) or is_shadow_table(name):
         return Markup('<span class="name">{}</span>').format(describe_input(name))
     namespace = ".".join(name.namespace)
     markup = '<span class="name"><bdi class="space">{}</bdi>.<bdi>{}</bdi></span>'
@@ -101,7 +101,7 @@ def _name_markup(name: TableName) -> Markup:
 
 
 def _described(name: TableName) -> str:
-    """A table's name in running text; tables of files and mirrors by what they stand for."""
+    """A table's name in running text; tables of files and shadow tables by what they stand for."""
     return describe_input(name)
 
 

@@ -324,7 +324,7 @@ class FilesNotTakenIn(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTableFollowed(Event):
-    """The mirror of a table of another lake format was brought to its newest version."""
+    """The shadow table of a table of another lake format was brought to its newest version."""
 
     table: str
     version: int

@@ -25,7 +25,7 @@ from tautochrone.model import events
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState, NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import Committed
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_mirror
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.runtime.adoption.adoptable import Action, Finding, Survey
@@ -146,7 +146,7 @@ class Adoption:
             job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
             above = max(above, int(checkpoint.number) + 1)
         if job.settings.tag_external_tables:
-            tagged = {name for name in job.external_tables() if not is_mirror(name)}
+            tagged = {name for name in job.external_tables() if not is_shadow_table(name)}
             external = {name: roots[name] for name in tagged & roots.keys()}
             tag_cut(job.lake_table, external, job.settings.external_table_tags_kept, job.emit)
         return job.journal.open(NewCheckpoint(roots, self._now_us // 1000, at_least=above))

@@ -19,7 +19,7 @@ from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
 from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import TableName, Version, is_file_table, is_mirror
+from tautochrone.model.names import TableName, Version, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
@@ -28,13 +28,13 @@ from tautochrone.runtime.loop.alignment import Aligner
 from tautochrone.runtime.loop.cut import Cut, changed_roots, tag_cut, take_cut
 from tautochrone.runtime.loop.file_tables import FileTables
 from tautochrone.runtime.loop.invariants import Checked
-from tautochrone.runtime.loop.mirrors import Mirrors
 from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.loop.refresh_checkpoint import (
     CheckpointRefresher,
     RefreshProgress,
     poll_upstream_jobs,
 )
+from tautochrone.runtime.loop.shadow_tables import ShadowTables
 from tautochrone.runtime.streams.ingestion import Ingestion
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import cpu_ms
@@ -80,7 +80,7 @@ class CheckpointLoop:
         self._deliveries = deliveries
         self._aligner = Aligner(job)
         self._file_tables = FileTables(job, full)
-        self._mirrors = Mirrors(job)
+        self._shadow_tables = ShadowTables(job)
         self._refresher = CheckpointRefresher(job, streams, full, self._file_tables.unfollowed)
         self._changes = _ChangeDetector(job, self._refresher)
         self._failed: dict[TableName, Reason] = {}
@@ -150,7 +150,7 @@ class CheckpointLoop:
         latest = job.store.checkpoints.latest_done(job.name)
         last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
         self._file_tables.synchronize()
-        self._mirrors.synchronize()
+        self._shadow_tables.synchronize()
         cut = self._aligner.align(self._take_cut(), last)
         if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
@@ -169,7 +169,7 @@ class CheckpointLoop:
         self._ingestion.observe(observed_ms)
         ingested = self._ingestion.committed_up_to_ms()
         return take_cut(
-            self._job, observed_ms, ingested, self._file_tables.unfollowed, self._mirrors.unreadable
+            self._job, observed_ms, ingested, self._file_tables.unfollowed, self._shadow_tables.unreadable
         )
 
     # -- open -------------------------------------------------------------------------------------
@@ -199,11 +199,11 @@ class CheckpointLoop:
             )
             return None
         if job.settings.tag_external_tables:
-            # Maintenance of ours keeps the versions of tables of files, and of mirrors, that are needed.
+            # Our maintenance keeps the versions of tables of files, and of shadow tables, that are needed.
             external = {
                 name: cut.roots[name]
                 for name in job.external_tables() & cut.roots.keys()
-                if not is_file_table(name) and not is_mirror(name)
+                if not is_file_table(name) and not is_shadow_table(name)
             }
             tag_cut(job.lake_table, external, job.settings.external_table_tags_kept, job.emit)
         try:

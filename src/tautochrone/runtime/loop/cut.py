@@ -13,7 +13,7 @@ from tautochrone.errors import TableMissingError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
 from tautochrone.model.lake import NO_VERSION, ChangeKind, LakeTable, ReadableTable
-from tautochrone.model.names import NOW, TableName, Version, is_mirror
+from tautochrone.model.names import NOW, TableName, Version, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.journal import Journal
@@ -61,7 +61,7 @@ def take_cut(
         ingested: see `Ingestion.committed_up_to_ms`. Asked before the call, because a version may contain
             more than its observations say, never less.
         unfollowed: tables of files that do not agree with the files: they get no version.
-        unreadable: mirrors of tables that cannot be followed, with the reason.
+        unreadable: shadow tables of tables that cannot be followed, with the reason.
     """
     taken_at_us = job.clock_us()
     observations = _observations(job.topology, ingested)
@@ -105,8 +105,8 @@ def _observe_external(journal: Journal, table: LakeTable, observed: Version | No
     table earlier and recorded its version later; then that version counts.
     """
     current = table.current_version()
-    # The files of an older version of a mirror may be removed by their owner once they are rewritten.
-    if observed is not None and not is_mirror(table.name) and not _is_changed(table, observed, current):
+    # The files of an older version of a shadow table may be removed by their owner once they are rewritten.
+    if observed is not None and not is_shadow_table(table.name) and not _is_changed(table, observed, current):
         return observed, True
     if current == observed:
         return current, True
@@ -125,7 +125,7 @@ def changed_roots(
     Args:
         load_input: loads a table or a clock.
         cut: a version that differs without a change of rows is replaced by the one of the last cut, but
-            for mirrors: see `_observe_external`.
+            for shadow tables: see `_observe_external`.
         last: the versions at the last cut.
     """
     changed = [name for name in cut.missing if name in last]
@@ -135,7 +135,7 @@ def changed_roots(
             continue
         if before is None or _is_changed(load_input(name), before, version):
             changed.append(name)
-        elif not is_mirror(name):
+        elif not is_shadow_table(name):
             cut.roots[name] = before
     return changed
 

@@ -22,7 +22,7 @@ from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import NO_VERSION, Expired, LakeTable
 from tautochrone.model.log_table import LOG_RETENTION
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_table, is_mirror
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval
@@ -172,13 +172,13 @@ class Maintenance:
         }
 
     def _states(self, needs: Needs, tables: Mapping[TableName, LakeTable]) -> dict[TableName, LakeTable]:
-        """State tables of the job's views that are still needed, and the tables of files and the mirrors that
-        they read."""
+        """State tables of the job's views that are still needed, and the tables of files and the shadow
+        tables that they read."""
         states = {name for name in needs.followed if name.namespace == STATE_NAMESPACE}
         views = tuple("__".join((*table.namespace, table.table)) + "__" for table in tables)
         own = sorted(name for name in states if name.table.startswith(views))
         upstream = sorted(self.job.topology.upstream_tables)
-        own += [name for name in upstream if is_file_table(name) or is_mirror(name)]
+        own += [name for name in upstream if is_file_table(name) or is_shadow_table(name)]
         return {name: self.job.lake.load(name) for name in own if self.job.lake.exists(name)}
 
     def _fence(self) -> Fence:

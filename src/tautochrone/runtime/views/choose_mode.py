@@ -31,8 +31,8 @@ from tautochrone.model.names import (
     describe_input,
     is_clock,
     is_file_table,
-    is_mirror,
     is_same_source,
+    is_shadow_table,
 )
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import ResolvedFlow
@@ -575,7 +575,7 @@ def _measure(
 
 
 def _facts_of(name: TableName, size: Size) -> InputFacts:
-    label = describe_input(name) if is_file_table(name) or is_mirror(name) else name.table
+    label = describe_input(name) if is_file_table(name) or is_shadow_table(name) else name.table
     return InputFacts(name=label, changed_rows=size.changed_rows, rows=size.rows)
 
 

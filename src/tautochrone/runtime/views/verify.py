@@ -24,7 +24,7 @@ from tautochrone.model.names import (
     describe_clock,
     describe_files,
     describe_input,
-    is_mirror,
+    is_shadow_table,
 )
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.definitions import Definitions
@@ -132,21 +132,21 @@ def _verdict(
     untold = _untold_input(flow, versions)
     if untold is not None:
         return _unknown(view, checkpoint, f"checkpoint {checkpoint} does not tell {untold}")
-    mirrors = sorted(filter(is_mirror, flow.inputs.tables))
+    shadow_tables = sorted(filter(is_shadow_table, flow.inputs.tables))
     session = sessions.at(f"checkpoint-{checkpoint}", view.catalog, flow)
     try:
         missing, unexpected = recompute(session, definitions, graph, view, versions)
     except DefinitionError as error:
-        if not flow.file_tables and not mirrors:
+        if not flow.file_tables and not shadow_tables:
             raise
-        # Spark lists the folder before the table of its rows takes its place. A mirror may have begun anew.
+        # Spark lists the folder before its table takes its place. A shadow table may be a new one.
         return _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
     except PySparkException as error:
-        if not mirrors:
+        if not shadow_tables:
             raise
         # Their data files are others', who may have removed them since.
         problem = problem_of(error)
-        what = f"{describe_input(mirrors[0])} at that checkpoint cannot be read now"
+        what = f"{describe_input(shadow_tables[0])} at that checkpoint cannot be read now"
         return _unknown(view, checkpoint, f"{what}: {problem.message}")
     equal: bool | None = missing == unexpected == 0
     why_unknown = None if equal else _why_unknown(store, graph, flow, view, checkpoint)

@@ -47,13 +47,13 @@ import org.apache.iceberg.shaded.org.apache.parquet.schema.Type;
 import py4j.Gateway;
 
 /** What Python asks of Iceberg for tables whose data files are those of a foreign table. See `IcebergCalls`. */
-public final class MirrorCalls {
+public final class ShadowTableCalls {
     private static final String SEPARATOR = "\0";
     private static final String PART = "\1";
 
     private final Gateway gateway;
 
-    public MirrorCalls(Gateway gateway) {
+    public ShadowTableCalls(Gateway gateway) {
         this.gateway = gateway;
     }
 

@@ -1,16 +1,16 @@
-"""Brings the mirror of a foreign table (`model.foreign`) to the foreign table's newest version.
+"""Brings the shadow table of a foreign table (`model.foreign`) to the foreign table's newest version.
 
-A mirror is an Iceberg table of ours. Its data files are those of the foreign table, where they are; ours are
-the metadata and the deletion vectors, which say the same as the foreign ones. Values of partition columns,
-which a foreign data file does not have, are values of an identity partition.
+A shadow table is an Iceberg table of ours. Its data files are those of the foreign table, where they are;
+ours are the metadata and the deletion vectors, which say the same as the foreign ones. Values of partition
+columns, which a foreign data file does not have, are values of an identity partition.
 
 What happened since the last time becomes one snapshot, or several where files were only rearranged in
 between: such a snapshot moves no rows. All of them are one catalog commit, which also says which version of
 the foreign table it is.
 
 Columns are looked for in data files by names, or by ids where the files have them. Both stand for a column of
-the mirror for ever, so that older versions stay readable. Where an id or a name comes to mean another column,
-the mirror begins anew, without its older versions.
+the shadow table for ever, so that older versions stay readable. Where an id or a name comes to mean another
+column, the shadow table begins anew, without its older versions.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Which version of which foreign table a mirror shows."""
+    """Which version of which foreign table a shadow table shows."""
 
     identity: str
     number: int
@@ -271,7 +271,7 @@ def _is_widened(former: str, kind: str) -> bool:
 
 @dataclass(slots=True)
 class _Present:
-    """A data file of the mirror.
+    """A data file of the shadow table.
 
     Attributes:
         java: the Java DataFile.
@@ -315,7 +315,7 @@ class _Update:
         self._foreign = foreign
         self._newest = newest
         self._shown = shown
-        self._calls: Any = singleton(Path(__file__).parents[1] / "java" / "MirrorCalls.java")
+        self._calls: Any = singleton(Path(__file__).parents[1] / "java" / "ShadowTableCalls.java")
         self._ids = FieldIds()
         self._columns: list[dict[str, Any]] = []
         self._begins_anew = False
@@ -325,7 +325,7 @@ class _Update:
         self.files_added = self.files_removed = self.files_with_deletes = 0
 
     def plan(self, loaded: Loaded) -> bool:
-        """Whether the mirror differs from the foreign table, in files or columns."""
+        """Whether the shadow table differs from the foreign table, in files or columns."""
         mapping = json.loads(loaded.table.properties().get(_MAPPING) or "[]")
         self._ids = FieldIds(mapping)
         self._columns = self._ids.columns(self._newest.fields)
@@ -378,7 +378,7 @@ class _Update:
         return [each["source-id"] for each in spec["fields"]] != self._partition_ids()
 
     def metadata(self, loaded: Loaded, properties: Mapping[str, str], note: str) -> Any:
-        """The Java TableMetadata of the mirror at the newest version. Manifests and deletion vectors of it
+        """The Java TableMetadata of the shadow table at the newest version. Its manifests and vectors
         are written."""
         self.versions.clear()
         self.files_added = self.files_removed = self.files_with_deletes = 0

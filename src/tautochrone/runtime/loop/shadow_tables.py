@@ -1,4 +1,4 @@
-"""Brings the mirrors of foreign tables to the newest versions of these, before a cut is taken.
+"""Brings the shadow tables of foreign tables to the newest versions of these, before a cut is taken.
 
 Whose table cannot be followed gets no version in the cut: its readers fail with the reason, and the others go
 on.
@@ -17,25 +17,25 @@ from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, TableMi
 from tautochrone.model import events
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, Followed, ForeignTable
 from tautochrone.model.lake import LakeTable, TableDefinition
-from tautochrone.model.names import TableName, describe_input, is_mirror
+from tautochrone.model.names import TableName, describe_input, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.sources.foreign import ForeignTables
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
-__all__ = ["Mirrors"]
+__all__ = ["ShadowTables"]
 
 _SHARE_OF_TIME = 20
 _ATTEMPTS = 3
 
 
 @dataclass(slots=True)
-class Mirrors:
-    """The mirrors of the foreign tables that one job reads.
+class ShadowTables:
+    """The shadow tables of the foreign tables that one job reads.
 
     Attributes:
-        unreadable: mirrors of tables that could not be followed, with the reason.
+        unreadable: shadow tables of tables that could not be followed, with the reason.
     """
 
     job: Job
@@ -55,7 +55,7 @@ class Mirrors:
             return
         failed_before = dict(self.unreadable)
         self.unreadable.clear()
-        for name in sorted(filter(is_mirror, self.job.topology.upstream_tables)):
+        for name in sorted(filter(is_shadow_table, self.job.topology.upstream_tables)):
             try:
                 self._synchronize(name)
             except (TautochroneError, PySparkException, Py4JError) as error:
