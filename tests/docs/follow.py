@@ -2,7 +2,7 @@
 
 `python -m tests.docs.follow` acts as a new user: it clones the last commit into a new folder,
 with an empty home and a clean environment, and runs everything up to the demo. A block of
-text right after a block is the output that it must have written to stdout.
+text right after a block is the output that it must have written to stdout, apart from durations.
 """
 
 from __future__ import annotations
@@ -48,6 +48,16 @@ def section(title: str, page: Path = README) -> str:
 def blocks(text: str) -> list[Block]:
     """The blocks of `sh` and `python`, in order."""
     return [Block(*match.groups()) for match in _FENCE.finditer(text) if match[1] in ("sh", "python")]
+
+
+_DURATION = re.compile(r"\d+(\.\d+)? (ms|s|min)( \d+ s)?(?= |$)", re.MULTILINE)
+_RUN_OF_DASHES, _SPACES = re.compile(r"-{2,}"), re.compile(r" +")
+
+
+def _comparable(text: str) -> str:
+    """Output without what differs each time: durations, and the width of columns that depends on them."""
+    shown = _DURATION.sub("<duration>", text.strip())
+    return _SPACES.sub(" ", _RUN_OF_DASHES.sub("--", shown))
 
 
 def clean_environment(home: Path) -> dict[str, str]:

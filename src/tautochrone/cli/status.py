@@ -20,6 +20,7 @@ from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
@@ -68,11 +69,12 @@ def status(arguments: argparse.Namespace) -> int:
     ahead = ("done",) if any(entry.checkpoint != entry.readable for entry in statuses) else ()
     violations = ("violations",) if any(entry.expectations for entry in statuses) else ()
     counts = (*quarantines, *skips, *violations)
-    columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag_ms", *counts, "error")
+    columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag", *counts, "error")
     if not arguments.json:
         _show_jobs(jobs, statuses, settings)
         _show_alarms(alarms)
-    show(lines, columns, as_json=arguments.json, empty="no dataset is registered")
+    shown = lines if arguments.json else map(_with_lag, lines)
+    show(shown, columns, as_json=arguments.json, empty="no dataset is registered")
     if arguments.json:
         for job in jobs:
             json_line(_job_line(job, settings))
@@ -157,6 +159,11 @@ def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | No
     }
 
 
+def _with_lag(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line for people: its lag as a duration."""
+    return {**line, "lag": duration(line["lag_ms"])}
+
+
 def _sink_lines(store: Store) -> list[dict[str, object]]:
     """The sinks that a job still writes."""
     now_ms, written = store.now_ms(), store.deliveries.sinks()
@@ -165,9 +172,9 @@ def _sink_lines(store: Store) -> list[dict[str, object]]:
 
 def _show_sinks(lines: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
     """The sinks; a line of JSON has `sink` instead of `dataset`."""
-    columns = ("sink", "format", "state", "checkpoint", "lag_ms", "batch", "rows", "error")
+    columns = ("sink", "format", "state", "checkpoint", "lag", "batch", "rows", "error")
     if lines:
-        show(lines, columns, as_json=as_json)
+        show(lines if as_json else map(_with_lag, lines), columns, as_json=as_json)
 
 
 def _defects(storage: str, *, as_json: bool) -> None:
@@ -389,10 +396,11 @@ def sinks(arguments: argparse.Namespace) -> int:
             store.deliveries.forget(arguments.forget)
         lines = [_sink_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
     columns = (
-        *("sink", "format", "state", "checkpoint", "newest", "lag_ms", "delivered_at", "batch", "rows"),
+        *("sink", "format", "state", "checkpoint", "newest", "lag", "delivered_at", "batch", "rows"),
         *("failures", "error"),
     )
-    show(lines, columns, as_json=arguments.json, empty="no sink was ever written")
+    shown = lines if arguments.json else map(_with_lag, lines)
+    show(shown, columns, as_json=arguments.json, empty="no sink was ever written")
     return 0
 
 

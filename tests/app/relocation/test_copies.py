@@ -91,7 +91,8 @@ def test_relocated_copy_and_original_run_independently(
     left = [Path(line.decode()).name for line in named.stdout.splitlines()]
     current = {Path(location).name for location in copy.pipeline.pointers().values()}
     assert not current & set(left)
-    assert not [name for name in left if name.endswith((".db", ".db-wal")) and name.startswith("meta")]
+    with sqlite3.connect(folder / "storage" / "meta.db") as store:
+        assert not [line for line in store.iterdump() if f"{original.folder}/" in line]
     copy.pipeline.close()
 
 

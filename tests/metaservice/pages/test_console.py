@@ -123,7 +123,7 @@ def test_queries_and_a_revision(tmp_path: Path, spark: SparkSession) -> None:
 
         page.goto(f"{uri}/revision")
         expect(page.get_by_text("needs the role operate")).to_be_visible()
-        assert not page.locator("form").count()
+        assert not page.locator("main form").count()
         shot("revision-read")
         _login(page, uri, _OPERATE)
         page.goto(f"{uri}/revision?name=lake.default.events")

@@ -250,6 +250,9 @@ class SqlJobs(Repository):
             running = _J.state == JobState.RUNNING.value
             ended = {"state": JobState.ENDED.value, "lease_until_ms": None}
             connection.execute(update(t.jobs).where(running).values(ended))
+            # They are about the original and its machine.
+            connection.execute(update(t.jobs).values(report=None, ended=None))
+            connection.execute(delete(t.alarms))
             connection.execute(delete(t.pins))
         return incarnation
 

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
+from tautochrone.model.durations import duration
 from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
 
 __all__ = [
@@ -180,29 +181,6 @@ def _status(error: TautochroneError) -> int:
     if isinstance(error, QueryError):
         return 400
     return 503 if error.retryable else 500
-
-
-_STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
-
-
-def duration(ms: float | None) -> str:
-    """Milliseconds in one or two units: `850 ms`, `3.2 s`, `2 min 5 s`, `1 d 4 h`."""
-    if ms is None:
-        return "–"
-    if ms < 0:
-        return f"−{duration(-ms)}"
-    if ms < 1_000:
-        return f"{ms:.0f} ms"
-    if ms < 10_000:
-        return f"{ms / 1000:.1f} s".replace(".0 ", " ")
-    if ms < 60_000:
-        return f"{ms / 1000:.0f} s"
-    for index, (size, unit) in enumerate(_STEPS):
-        if ms >= size:
-            lower, name = _STEPS[index + 1] if index + 1 < len(_STEPS) else (1_000, "s")
-            whole, rest = int(ms // size), int(ms % size // lower)
-            return f"{whole} {unit} {rest} {name}" if rest else f"{whole} {unit}"
-    raise AssertionError(ms)
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
