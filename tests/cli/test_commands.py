@@ -102,8 +102,9 @@ def test_query_writes_json_and_refuses(sample: Path) -> None:
 
 
 def test_status_and_checkpoints(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entries = in_process(capsys, sample, "status")
+    *entries, job = in_process(capsys, sample, "status")
     assert [entry["checkpoint"] for entry in entries] == [1, 1]
+    assert (job["job"], job["liveness"]) == ("demo", "ended")
     history = in_process(capsys, sample, "status", "sales", "--history")
     assert [entry["mode"] for entry in history] == ["full"]
     assert [entry["state"] for entry in in_process(capsys, sample, "checkpoints")] == ["published"]
