@@ -74,6 +74,7 @@ def test_every_variable_sets_its_setting(tmp_path: Path, setting: Any) -> None:
         "Duration": "7s",
         "DurationOrNone": "48h",
         "WholeNumber": "7",
+        "Size": "7GB",
         "Boolean": "false",
         "Choice": "full",
         "Text": "seven",

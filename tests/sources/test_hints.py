@@ -28,10 +28,12 @@ FOLLOWED = {
     "CAPTURE_SLOT_NOT_USABLE": "postgresql/test_identities_of_servers.py",
     "CAPTURE_WAITS_FOR_TRANSACTIONS": "postgresql/test_change_log.py",
     "CAPTURE_WITHOUT_TABLES": _POSTGRESQL,
+    "DELTA_FEATURE_UNSUPPORTED": "../foreign/test_delta.py",
     "SOURCE_LOG_LOST": "postgresql/test_identities_of_servers.py",
 }
 _NAMES_ALLOWED = "the hint says what may stand there"
 _OF_MACHINE = "the hint is about the machine or the network, which tests leave alone"
+_OF_OWNER = "the hint is about what the owner of the table writes"
 _DAMAGED = "no server of ours writes such a log: tests write its bytes"
 NOT_FOLLOWED = {
     "CAPTURED_TABLE_NAME_TAKEN": _NAMES_ALLOWED,
@@ -56,6 +58,11 @@ NOT_FOLLOWED = {
     "CHANGE_LOG_MESSAGE_UNKNOWN": _DAMAGED,
     "CHANGE_LOG_TRANSACTION_TOO_LARGE": _DAMAGED,
     "DEBEZIUM_OPTION_UNKNOWN": _NAMES_ALLOWED,
+    "DELTA_LOG_UNREADABLE": "the next cut reads it again",
+    "DELTA_PARTITION_UNREADABLE": _OF_OWNER,
+    "DELTA_TABLE_MISSING": _NAMES_ALLOWED,
+    "DELTA_TYPE_UNSUPPORTED": _OF_OWNER,
+    "DELTA_VECTOR_UNREADABLE": "the next run reads the newest version",
     "INVALID_LOG_RETENTION": _NAMES_ALLOWED,
     "UNCHANGED_VALUE_OF_NEW_KEY": "the hint is --full-refresh, which others follow",
 }
