@@ -101,7 +101,7 @@ def follow(
         failed = steps[len(written) - 1]
         raise DiffersError(f"failed:\n{failed.text}\n{written[-1]}\n{log.read_text()[-4000:]}")
     for step, output in zip(steps, written, strict=False):
-        if step.expected is not None and output.strip() != step.expected.strip():
+        if step.expected is not None and _comparable(output) != _comparable(step.expected):
             raise DiffersError(f"{step.text}\nis said to write\n{step.expected}\nand wrote\n{output}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tautochrone.metaservice.pages.graph import layered
@@ -30,11 +30,13 @@ def check_layout(nodes: set[str], edges: set[tuple[str, str]]) -> None:
         assert all(b - a > 1 - 1e-9 for a, b in pairwise(heights))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(graphs)
 def test_layout_of_any_graph(graph: tuple[set[str], set[tuple[str, str]]]) -> None:
     check_layout(*graph)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(graphs)
 def test_edges_go_right_without_cycles(graph: tuple[set[str], set[tuple[str, str]]]) -> None:
     nodes, edges = graph
