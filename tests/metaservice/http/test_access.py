@@ -239,9 +239,29 @@ def test_behind_a_proxy_a_request_is_what_the_browser_sent(store: Store) -> None
     form = TestClient(app, client=("10.1.1.1", 5000)).get("/login", headers=forwarded | PAGE)
     assert 'action="/taut/login"' in form.text
     assert 'href="/taut/static/' in form.text
+    # Another spelling of the proxy, as a socket for both versions of IP shows it.
+    mapped = TestClient(app, client=("::ffff:10.1.1.1", 5000))
+    answer = mapped.post("/login", data={"token": READ}, headers=forwarded, follow_redirects=False)
+    assert answer.headers["location"] == "/taut/"
+    # A prefix that the proxy left in the path is no endless redirection.
+    left = proxy.get("/taut/login", headers=forwarded | PAGE, follow_redirects=False)
+    assert left.json()["error_class"] == "TOKEN_MISSING"
     # Anybody else's headers count for nothing.
-    client = TestClient(app, client=("10.1.1.2", 5000))
-    assert client.post("/login", data={"token": READ}, headers=forwarded).status_code == 403
+    for other in ("10.1.1.2", "testclient", ""):
+        client = TestClient(app, client=(other, 5000))
+        assert client.post("/login", data={"token": READ}, headers=forwarded).status_code == 403
+
+
+@pytest.mark.parametrize("prefix", ["/version", "/api/v1/query", "/rpc", "/query", "/v1"])
+def test_a_prefix_gives_no_rights(store: Store, prefix: str) -> None:
+    """A proxy may pass on what a client says. The role is asked for by the path that is routed."""
+    app = create_app(access=TOKENS, store=store, proxies=["10.1.1.1"])
+    client = TestClient(app, client=("10.1.1.1", 5000))
+    store.jobs.start_run("shop", "shop", [])
+    headers = {"X-Forwarded-Prefix": prefix, **bearer(READ)}
+    for path in (f"{prefix}/unregister/shop", f"{prefix}{prefix}/unregister/shop", "/unregister/shop"):
+        assert client.post(path, headers=headers).status_code in (403, 404, 405, 422), path
+    assert [job.name for job in store.jobs.states()] == ["shop"]
 
 
 def test_a_proxy_is_an_address_and_needs_tokens(tmp_path: Path) -> None:

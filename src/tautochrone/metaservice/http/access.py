@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tautochrone.errors import AccessError, QueryError
 from tautochrone.meta.wire import remote_calls
 from tautochrone.metaservice.http.problems import is_catalog_path, refusal_of
+from tautochrone.metaservice.http.proxies import prefix_of
 
 __all__ = [
     "CALLER",
@@ -211,7 +212,9 @@ class AccessMiddleware:
         path = request.scope["path"]
         if not error.error_class.startswith("TOKEN_"):
             return refusal_of(path, error, 403)
-        if error.error_class == "TOKEN_MISSING" and _wants_page(request):
+        # A proxy that leaves its prefix in the path would be sent there for ever.
+        is_form = path.endswith(LOGIN)
+        if error.error_class == "TOKEN_MISSING" and _wants_page(request) and not is_form:
             return _to_login(request)
         answer = refusal_of(path, error, 401)
         answer.headers["WWW-Authenticate"] = 'Bearer realm="tautochrone"'
@@ -273,9 +276,8 @@ def _wants_page(request: Request) -> bool:
 
 
 def _to_login(request: Request) -> Response:
-    root = str(request.scope.get("root_path", ""))
     page = request.scope["path"] + (f"?{request.url.query}" if request.url.query else "")
-    login = f"{root}{LOGIN}?{urlencode({'next': page})}"
+    login = f"{prefix_of(request.scope)}{LOGIN}?{urlencode({'next': page})}"
     if "hx-request" in request.headers:
         # htmx would put the form into the part of the page that it renews.
         return Response(status_code=401, headers={"HX-Redirect": login})

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["ForwardedRequests"]
+__all__ = ["ForwardedRequests", "prefix_of"]
+
+_PREFIX = "tautochrone_prefix"
+
+
+def prefix_of(scope: Scope) -> str:
+    """What stands before the paths of this service in a browser, for links.
+
+    The header is not ASGI's `root_path`: that is taken off the path to find its route, and who may ask would
+    be decided by another path than the route's.
+    """
+    return f"{scope.get('root_path', '')}{scope.get(_PREFIX, '')}"
 
 
 class ForwardedRequests:
@@ -18,13 +30,23 @@ class ForwardedRequests:
     """
 
     def __init__(self, app: ASGIApp, proxies: Collection[str]) -> None:
-        self._app, self._proxies = app, frozenset(proxies)
+        self._app, self._proxies = app, frozenset(filter(None, map(_address, proxies)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")
-        if scope["type"] == "http" and client is not None and client[0] in self._proxies:
+        if scope["type"] == "http" and client is not None and _address(client[0]) in self._proxies:
             scope = _as_sent(scope)
         await self._app(scope, receive, send)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """One value for all spellings of an address. A socket for both versions of IP shows one of version 4 as
+    `::ffff:10.0.0.1`. None: the client has none, such as one of a Unix socket."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def _as_sent(scope: Scope) -> Scope:
@@ -44,5 +66,5 @@ def _as_sent(scope: Scope) -> Scope:
         scope["client"] = (forwarded("for"), 0)
     prefix = forwarded("prefix").rstrip("/")
     if prefix.startswith("/") and not prefix.startswith("//"):
-        scope["root_path"] = prefix
+        scope[_PREFIX] = prefix
     return scope

@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse
 from tautochrone.errors import AccessError
 from tautochrone.metaservice.http.access import COOKIE, LOGIN, LOGOUT, SESSION_S, Access, Sessions
 from tautochrone.metaservice.http.problems import problem_of
+from tautochrone.metaservice.http.proxies import prefix_of
 from tautochrone.metaservice.pages.rendering import render
 
 __all__ = ["add_login"]
@@ -91,5 +92,4 @@ def own_page(page: str) -> str:
 
 
 def _to(request: Request, page: str) -> Response:
-    root = str(request.scope.get("root_path", ""))
-    return RedirectResponse(root + page, status_code=303, headers=_NO_STORE)
+    return RedirectResponse(prefix_of(request.scope) + page, status_code=303, headers=_NO_STORE)

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 
 from tautochrone.errors import CheckpointUnavailableError, QueryError, TautochroneError
 from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
+from tautochrone.metaservice.http.proxies import prefix_of
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.durations import duration
 from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
@@ -86,7 +87,7 @@ def _templates() -> Environment:
         "shown": _name_markup,
         "bytes": size,
         "words": lambda text: str(text).replace("_", " "),
-        "described": _described,
+        "described": describe_input,
     }
     environment.filters.update(filters)
     return environment
@@ -101,19 +102,14 @@ def _name_markup(name: TableName) -> Markup:
     return Markup(markup).format(namespace, name.table)
 
 
-def _described(name: TableName) -> str:
-    """A table's name in running text; tables of files and shadow tables by what they stand for."""
-    return describe_input(name)
-
-
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page, or a fragment of a page for htmx."""
     token, now = csrf_token(request), time.time_ns() // 1_000_000
-    root = str(request.scope.get("root_path", ""))
+    root, prefix = str(request.scope.get("root_path", "")), prefix_of(request.scope)
 
     def link(path: str, **query: object) -> str:
         pairs = {key: str(value) for key, value in query.items() if value is not None}
-        return root + path + ("?" + urlencode(pairs) if pairs else "")
+        return prefix + path + ("?" + urlencode(pairs) if pairs else "")
 
     def when(at_ms: int | None) -> Markup:
         if at_ms is None:
