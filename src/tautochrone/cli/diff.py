@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line, table
@@ -65,12 +66,14 @@ def _shown(
     from tautochrone.runtime.delivery.differences import first_rows
 
     problem = compared.problem
+    # Of all tables, some may not have the columns; of those that are named each must.
+    has_key = bool(arguments.names) or {*key} <= compared.columns
     line: dict[str, Any] = {
         "table": str(compared.table),
         "same": None if problem else compared.is_same,
         "added": None if problem else compared.rows_added,
         "removed": None if problem else compared.rows_removed,
-        "changed": None if problem or not key else compared.changed_keys(key),
+        "changed": compared.changed_keys(key) if key and not problem and has_key else None,
         "columns_added": compared.columns_added,
         "columns_removed": compared.columns_removed,
         "problem": None if problem is None else redacted(str(problem)),
@@ -84,7 +87,8 @@ def _shown(
 
         for (_, rows, count), name in zip(sides, ("added", "removed"), strict=True):
             if count:
-                file = folder / f"{compared.table}.{name}.parquet"
+                # A name may have a slash.
+                file = folder / f"{quote(str(compared.table), safe='')}.{name}.parquet"
                 pq.write_table(first_rows(rows, count), file)
     if arguments.json:
         named = {
@@ -97,13 +101,12 @@ def _shown(
     return {**line, "reason": compared.reason, "samples": samples}
 
 
-def _show(lines: Iterable[dict[str, Any]], key: list[str]) -> None:
-    lines = list(lines)
+def _show(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
     if not lines:
         answer().write("no table differs\n")
         return
     header = ("table", "added", "removed", *(("changed",) if key else ()))
-    table(header, [["?" if line[name] is None else line[name] for name in header] for line in lines])
+    table(header, [["–" if line[name] is None else line[name] for name in header] for line in lines])
     for line in lines:
         columns = [f"+{name}" for name in line["columns_added"]]
         columns += [f"-{name}" for name in line["columns_removed"]]

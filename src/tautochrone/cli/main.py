@@ -399,6 +399,12 @@ def _add_verify(commands: Any) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is no number from 0 on")
+    return int(text)
+
+
 def _add_diff(commands: Any) -> None:
     diff = _add_command(
         commands, "diff", "the rows that differ between two published checkpoints", reads=True
@@ -407,7 +413,7 @@ def _add_diff(commands: Any) -> None:
     diff.add_argument("old", type=int, metavar="A", help="a checkpoint")
     diff.add_argument("new", type=int, metavar="B", help="another one: rows that only it has are added")
     diff.add_argument("names", nargs="*", metavar="TABLE", help="tables (default: all)")
-    diff.add_argument("--rows", type=int, default=0, metavar="N", help="show so many rows of each sign")
+    diff.add_argument("--rows", type=_count, default=0, metavar="N", help="show so many rows of each sign")
     diff.add_argument(
         "--key",
         metavar="COLUMN,…",

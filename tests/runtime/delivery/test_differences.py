@@ -161,6 +161,18 @@ def test_command(
     assert len(line["rows_added"]) == 1
     assert taut("1", "1", "--exit-code") == (0, "no table differs\n")
     assert taut("1", "2", "--exit-code")[0] == 1
+    # Of all tables some have no such column; one that is named must.
+    status, text = taut("3", "4", "--key", "k", "--json")
+    changed = {line["table"]: line["changed"] for line in map(json.loads, text.splitlines())}
+    assert changed["lake.default.totals"] == 6
+    assert {
+        json.loads(line)["changed"] for line in taut("2", "3", "--key", "id", "--json")[1].splitlines()
+    } == {3, None}
+    assert main(["diff", "1", "2", "copies", "--key", "x"]) == 1
+    assert "UNRESOLVED_COLUMN" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["diff", "1", "2", "--rows", "-1"])
+    capsys.readouterr()
     assert main(["diff", "2", "3", "copies", "--key", "x"]) == 1
     assert "UNRESOLVED_COLUMN" in capsys.readouterr().err
     assert pa.types.is_int64(added.schema.field("id").type)

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["TableDifference", "differences", "first_rows"]
 
 
+_LEASE_MS = 3_600_000
+"""A large table may take long. The pins are released at the end."""
+
+
 @dataclass(frozen=True)
 class TableDifference:
     """The rows that a table has at one checkpoint and not at the other.
@@ -60,6 +64,12 @@ class TableDifference:
         return _count(self.removed)
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Those that both sides have."""
+        sides = [{*rows.columns} for rows in (self.added, self.removed) if rows is not None]
+        return frozenset(set.intersection(*sides)) if sides else frozenset()
+
+    @property
     def is_same(self) -> bool:
         """Whether both sides have the same columns and rows."""
         columns = self.columns_added or self.columns_removed
@@ -71,12 +81,14 @@ class TableDifference:
         Raises:
             QueryError: `UNRESOLVED_COLUMN`.
         """
-        if self.added is None or self.removed is None:
+        if self.added is None and self.removed is None:
             return 0
         for name in key:
-            if name not in self.added.columns or name not in self.removed.columns:
-                hint = "columns: " + ", ".join(self.added.columns)
+            if name not in self.columns:
+                hint = "columns: " + ", ".join(sorted(self.columns))
                 raise QueryError("UNRESOLVED_COLUMN", f"{self.table} has no column {name}", hint=hint)
+        if self.added is None or self.removed is None:
+            return 0
         sides = [_frame(rows).select(*map(quoted, key)).distinct() for rows in (self.added, self.removed)]
         return int(sides[0].intersect(sides[1]).count())
 
@@ -97,7 +109,9 @@ def differences(
     """
     with ExitStack() as pins:
         for number in (old, new):
-            pinned = store.reads.resolve(Consistency.STRONG, checkpoint=number, owner="diff")
+            pinned = store.reads.resolve(
+                Consistency.STRONG, checkpoint=number, owner="diff", lease_ms=_LEASE_MS
+            )
             pins.callback(store.pins.release, pinned.pin)
         sides = [store.reads.published_versions(number) for number in (old, new)]
         known = {name for side in sides for name in side if not is_clock(name) and not is_file_table(name)}
