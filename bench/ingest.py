@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tests.support.harness import Pipeline
 from tests.support.kafka import KafkaBroker, KafkaTopics
 
-__all__ = ["measure"]
+__all__ = ["PLAIN", "ROW", "SETTINGS", "measure"]
 
 _FLOW = """
 from pyspark import pipelines as dp
@@ -40,18 +40,18 @@ def events():
     row = sf.from_json(sf.col("value").cast("string"), "id BIGINT, kind STRING, amount BIGINT, note STRING")
     return source.select("partition", "offset", row.alias("row")).select("partition", "offset", "row.*")
 """
-_PLAIN = """
+PLAIN = """
 CREATE TABLE lake.plain.events (
     partition INT, offset BIGINT, id BIGINT, kind STRING, amount BIGINT, note STRING
 ) USING iceberg TBLPROPERTIES ('format-version' = '3')
 """
 # The times come from the tables' history, so nothing of it may expire.
-_SETTINGS = "[maintenance]\nenabled = false\n"
+SETTINGS = "[maintenance]\nenabled = false\n"
 _VALUE = (
     "to_json(struct(id, concat('kind ', id % 100) AS kind, id * 7 % 1000 AS amount, "
     "md5(CAST(id AS STRING)) AS note))"
 )
-_ROW = "from_json(CAST(value AS STRING), 'id BIGINT, kind STRING, amount BIGINT, note STRING') AS row"
+ROW = "from_json(CAST(value AS STRING), 'id BIGINT, kind STRING, amount BIGINT, note STRING') AS row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class _Both:
             reader = reader.option("kafka.bootstrap.servers", self.bootstrap)
             reader = reader.option("startingOffsets", self._offsets(number))
             rows = reader.option("endingOffsets", self._offsets(number + 1)).load()
-            rows.selectExpr("partition", "offset", _ROW).select("partition", "offset", "row.*").writeTo(
+            rows.selectExpr("partition", "offset", ROW).select("partition", "offset", "row.*").writeTo(
                 "lake.plain.events"
             ).append()
 
@@ -141,12 +141,12 @@ def measure(
         topics.create(topic, partitions)
         topics.close()
         (bench_folder / "project").mkdir()
-        pipeline = Pipeline(bench_folder / "project", spark, settings=_SETTINGS)
+        pipeline = Pipeline(bench_folder / "project", spark, settings=SETTINGS)
         try:
             flow = _FLOW.format(bootstrap=broker.bootstrap, topic=topic, rows=rows)
             pipeline.write("definitions/events.py", flow)
             pipeline.session.sql("CREATE NAMESPACE lake.plain")
-            pipeline.session.sql(_PLAIN)
+            pipeline.session.sql(PLAIN)
             both = _Both(
                 pipeline=pipeline, bootstrap=broker.bootstrap, topic=topic, rows=rows, partitions=partitions
             )

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.harness import Pipeline
 from tests.support.kafka import KafkaBroker, KafkaTopics
 
+from bench.ingest import PLAIN, ROW, SETTINGS
 from bench.running import cpu_s, cpu_since
 
 __all__ = ["measure"]
@@ -44,19 +45,11 @@ def events():
     return source.select("partition", "offset", row.alias("row")).select("partition", "offset", "row.*")
 """
 _SPARKS_TASKS = '.option("minPartitions", "1")'
-_PLAIN = """
-CREATE TABLE lake.plain.events (
-    partition INT, offset BIGINT, id BIGINT, kind STRING, amount BIGINT, note STRING
-) USING iceberg TBLPROPERTIES ('format-version' = '3')
-"""
-# The times come from the tables' history, so nothing of it may expire.
-_SETTINGS = "[maintenance]\nenabled = false\n"
 # 61 bytes.
 _VALUE = (
     "to_json(struct(1000000 + id AS id, concat('kind ', 10 + id % 90) AS kind, 100 + id * 7 % 900 AS amount, "
     "left(md5(CAST(id AS STRING)), 7) AS note))"
 )
-_ROW = "from_json(CAST(value AS STRING), 'id BIGINT, kind STRING, amount BIGINT, note STRING') AS row"
 
 
 @dataclass(kw_only=True)
@@ -80,7 +73,7 @@ class _Side:
             self.pipeline.write("definitions/events.py", flow)
         else:
             self.pipeline.session.sql("CREATE NAMESPACE lake.plain")
-            self.pipeline.session.sql(_PLAIN)
+            self.pipeline.session.sql(PLAIN)
 
     @property
     def table(self) -> str:
@@ -103,7 +96,7 @@ class _Side:
         reader = reader.option("kafka.bootstrap.servers", self.topic.bootstrap)
         reader = reader.option("startingOffsets", self.topic.offsets(number))
         rows = reader.option("endingOffsets", self.topic.offsets(number + 1)).load()
-        rows = rows.selectExpr("partition", "offset", _ROW).select("partition", "offset", "row.*")
+        rows = rows.selectExpr("partition", "offset", ROW).select("partition", "offset", "row.*")
         rows.writeTo(self.table).append()
 
     def summary(self, commits: int) -> dict[str, Any]:
@@ -190,7 +183,7 @@ def _measured(
     sides = {}
     for name, of_side in options.items():
         (folder / name).mkdir(parents=True)
-        pipeline = Pipeline(folder / name, spark, settings=_SETTINGS)
+        pipeline = Pipeline(folder / name, spark, settings=SETTINGS)
         sides[name] = _Side(pipeline=pipeline, topic=topic, options=of_side)
         sides[name].prepare()
     try:
