@@ -31,6 +31,8 @@ _log = logging.getLogger("tautochrone.alarms")
 _EVALUATE_EVERY_S = 5.0
 _TIMEOUT_S = 10.0
 _LEASE_MS = 60_000
+_CLAIMED = 5
+"""So many messages at once are sent within their lease, also if each takes the longest time."""
 _BACKOFF = Backoff(first_s=5.0, longest_s=600.0)
 
 
@@ -38,7 +40,7 @@ def evaluate_and_notify(store: Store, targets: Sequence[AlarmTarget]) -> None:
     """Bring the alarms up to date, and send each target what it lacks."""
     store.alarms.evaluate()
     for target in targets:
-        for due in store.alarms.claim_notifications(target.name, _LEASE_MS):
+        for due in store.alarms.claim_notifications(target.name, _LEASE_MS, _CLAIMED):
             _notify(store, target, due)
 
 

@@ -15,7 +15,7 @@ from tests.support.stores import Backing
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.alarms import Alarm, AlarmLimits, AlarmRule
+from tautochrone.model.alarms import Alarm, AlarmLevel, AlarmLimits, AlarmRule
 from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, Refresh, RefreshMode
 from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.names import Fence, TableName, Version
@@ -389,3 +389,12 @@ def test_a_run_that_fails_again_and_again_is_one_alarm(local_plant: Plant) -> No
     plant.is_back()
     assert plant.evaluate() == []
     assert len(plant.store.alarms.resolved()) == 1
+
+
+def test_of_two_captures_of_a_database_the_worse_counts(plant: Plant) -> None:
+    lost = replace(CAPTURE, dataset="a", kept=(replace(KEPT, is_lost=True),))
+    warned = replace(CAPTURE, dataset="b", warnings=(unclassified("fills its disk"),))
+    for captures in ({"a": lost, "b": warned}, {"a": warned, "b": lost}):
+        plant.says(captures=captures)
+        (alarm,) = plant.store.alarms.evaluate()
+        assert (alarm.rule, alarm.level) == (AlarmRule.LOG_RETAINED, AlarmLevel.CRITICAL)

@@ -60,11 +60,16 @@ class Facts:
 
 
 def conditions_of(facts: Facts) -> list[Condition]:
-    """What is so, the critical ones first. Of one rule and subject there is one condition."""
+    """What is so, the critical ones first. Of one rule and subject there is one condition, the worst: two
+    jobs may capture the same database."""
     rules = (_jobs, _checkpoints, _datasets, _sinks, _captures, _quarantines, _disks, _transactions)
-    conditions = {condition.key: condition for rule in rules for condition in rule(facts)}
     levels = list(AlarmLevel)
-    return sorted(conditions.values(), key=lambda each: (levels.index(each.level), each.key))
+    conditions = [condition for rule in rules for condition in rule(facts)]
+    conditions.sort(key=lambda each: (levels.index(each.level), each.key, each.job))
+    first: dict[tuple[str, str], Condition] = {}
+    for condition in conditions:
+        first.setdefault(condition.key, condition)
+    return list(first.values())
 
 
 def _jobs(facts: Facts) -> Iterator[Condition]:
