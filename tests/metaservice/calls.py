@@ -35,8 +35,9 @@ SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
     "alarms.current", "alarms.resolved", "jobs.report",
     "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
-    "checkpoints.highest_used_number", "checkpoints.latest_done", "checkpoints.latest_published",
-    "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress", "checkpoints.states",
+    "checkpoints.highest_used_number", "checkpoints.last_done", "checkpoints.latest_done",
+    "checkpoints.latest_published", "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress",
+    "checkpoints.states",
     "checkpoints.unexpired", "checkpoints.versions_at", "datasets.details", "datasets.details_of_job",
     "datasets.registered", "datasets.retired", "datasets.lineage", "datasets.skipped_files",
     "datasets.statuses",

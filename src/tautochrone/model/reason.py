@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from string import Formatter
 from typing import Any
 
 from tautochrone.model.reason_codes import COMPUTED_FROM, TEXTS, ReasonCode
 
 __all__ = ["Reason", "ReasonCode", "describe", "joined_reasons", "reason_fields", "unclassified"]
+
+_CODES = frozenset(ReasonCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Reason:
     @classmethod
     def stored(cls, text: str, code: str | None, params: Mapping[str, Any] | None) -> Reason:
         """A reason from what the store keeps: `UNKNOWN` with its text if this release does not know it."""
-        if code not in set(ReasonCode):
+        if code not in _CODES:
             return unclassified(text)
         try:
             reason = cls(ReasonCode(str(code)), params or {})
@@ -121,6 +124,7 @@ def reason_fields(name: str, reason: Reason | None) -> dict[str, Any]:
     return {name: describe(reason), f"{name}_code": str(reason.code), f"{name}_params": dict(reason.params)}
 
 
+@cache
 def parameters_of(code: ReasonCode) -> frozenset[str]:
     """The parameters that every reason of a code has."""
     text = TEXTS.get(code)

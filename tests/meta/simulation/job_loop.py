@@ -77,7 +77,12 @@ class JobLoop(Judged):
 
     def _open(self, process: Process) -> None:
         store, job, fence = process.store, process.job, process.fence
-        latest = store.checkpoints.latest_done(job)
+        latest, done = store.checkpoints.latest_done(job), store.checkpoints.last_done(job)
+        assert (done and done.checkpoint) == latest
+        if done is not None:
+            assert done.versions == store.checkpoints.versions_at(done.checkpoint.number)
+            later = store.revisions.revoked_after(job, done.checkpoint.number)
+            assert done.is_followed_by_revoked == later
         if process.cut is None:
             process.cut = {} if latest is None else store.checkpoints.versions_at(latest.number)
             own_tables = {e.name for e in self.entries[job]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -53,3 +54,28 @@ def test_reasons_are_looked_up_once(database: Backing, statements: list[str]) ->
     assert answer.behind.keys() == set(VIEWS)
     assert sum("FROM failures" in statement for statement in statements) == len(VIEWS)
     assert len(statements) < 40, statements
+
+
+def test_a_look_and_a_refresh_ask_little(database: Backing, statements: list[str]) -> None:
+    """What a job that runs for days asks at each look, and writes for each view at each checkpoint."""
+    store = database.open()
+    entries = [DatasetEntry(ROOT, "streaming table", "r", is_root=True)]
+    entries += [DatasetEntry(view, "materialized view", "v", frozenset({ROOT})) for view in VIEWS]
+    store.jobs.start_run("shop", "job", entries)
+    fence = store.jobs.take_over("job")
+    for cut in range(1, 4):
+        number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version(str(cut))}, cut)).number
+        for view in VIEWS:
+            statements.clear()
+            store.checkpoints.record_version("job", fence, number, view, Version(f"v{cut}"), FULL)
+            assert len(_of_tables(statements)) <= 8, statements
+        store.checkpoints.publish("job", fence, number, cut)
+    statements.clear()
+    assert store.checkpoints.last_done("job") is not None
+    store.jobs.heartbeat("job", fence, observations={ROOT: 1}, checkpoint=number)
+    assert len(_of_tables(statements)) <= 9, statements
+
+
+def _of_tables(statements: list[str]) -> list[str]:
+    """Without what a transaction begins with."""
+    return [text for text in statements if re.match("SELECT (?!pg_)|INSERT|UPDATE|DELETE", text)]

@@ -51,8 +51,7 @@ class World:
         def table(name: TableName) -> Any:
             return SimpleNamespace(change_between=lambda _old, _new: self.changes[name])
 
-        records = [SimpleNamespace(refresh=refresh, error=None) for refresh in self.history]
-        context = SimpleNamespace(load_input=table, history=lambda _table, limit: tuple(records[:limit]))
+        context = SimpleNamespace(load_input=table, history=lambda _table: tuple(self.history))
         return cast(RefreshContext, context)
 
     def task(self) -> RefreshTask:

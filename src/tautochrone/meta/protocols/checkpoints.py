@@ -27,6 +27,7 @@ __all__ = [
     "PATIENCE_MS",
     "BusyJob",
     "Checkpoints",
+    "DonePart",
     "InvariantCheck",
     "Invariants",
     "NewCheckpoint",
@@ -162,6 +163,21 @@ class BusyJob:
     job: str
     checkpoint: CheckpointNumber
     since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DonePart:
+    """The newest checkpoint of which a job did its part.
+
+    Attributes:
+        checkpoint: readable or not yet.
+        versions: of all tables at it, as `Checkpoints.versions_at` has them.
+        is_followed_by_revoked: whether the job has a revoked checkpoint after it.
+    """
+
+    checkpoint: Checkpoint
+    versions: Mapping[TableName, Version]
+    is_followed_by_revoked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +328,11 @@ class Checkpoints(Protocol):
         *,
         cpu_ms: int | None = None,
         passed_invariants: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> CheckpointState:
         """The job has done its part. When it is the last, the checkpoint is published. Repeatable.
+
+        Returns:
+            The state of the checkpoint now: open while other jobs are at work on it.
 
         Args:
             at_ms: the time of publication, in epoch milliseconds of the job's clock.
@@ -388,6 +407,10 @@ class Checkpoints(Protocol):
     @reads
     def latest_done(self, job: str) -> Checkpoint | None:
         """The newest checkpoint of which the job did its part, readable or not yet."""
+
+    @reads
+    def last_done(self, job: str) -> DonePart | None:
+        """What a job compares its roots with: its newest checkpoint, in one call."""
 
     @reads
     def versions_at(self, number: int) -> dict[TableName, Version]:

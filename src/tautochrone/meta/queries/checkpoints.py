@@ -48,6 +48,7 @@ __all__ = [
     "as_versions",
     "assign_parts",
     "busy_jobs_with",
+    "checkpoint_not_found_error",
     "checkpoint_row",
     "close_if_finished",
     "is_alive",
@@ -84,12 +85,17 @@ def checkpoint_row(connection: Connection, number: int, *, lock: bool = False) -
     query = select(t.checkpoints).where(_C.number == number)
     row = connection.execute(query.with_for_update() if lock else query).first()
     if row is None:
-        raise CheckpointUnavailableError(
-            "CHECKPOINT_NOT_FOUND",
-            f"There is no checkpoint {number}: it never was, or it expired long ago",
-            hint="`taut checkpoints` lists those that can be read.",
-        )
+        raise checkpoint_not_found_error(number)
     return row
+
+
+def checkpoint_not_found_error(number: int) -> CheckpointUnavailableError:
+    """The store knows no such checkpoint."""
+    return CheckpointUnavailableError(
+        "CHECKPOINT_NOT_FOUND",
+        f"There is no checkpoint {number}: it never was, or it expired long ago",
+        hint="`taut checkpoints` lists those that can be read.",
+    )
 
 
 _WHY_NOT = {
@@ -126,9 +132,13 @@ def as_versions(versions: Any) -> dict[TableName, Version]:
     return {TableName.parse(name): Version(version) for name, version in versions.items()}
 
 
-def as_checkpoint(connection: Connection, row: Row[Any]) -> Checkpoint:
-    """The row as a value, with the versions of its roots (empty once it was given up)."""
-    cut = row_cut(connection, row)
+def as_checkpoint(connection: Connection, row: Row[Any], cut: Cut | None = None) -> Checkpoint:
+    """The row as a value, with the versions of its roots (empty once it was given up).
+
+    Args:
+        cut: of the row, if it was read already.
+    """
+    cut = cut or row_cut(connection, row)
     roots = {name: version for name, version in cut.versions.items() if name in cut.roots}
     return Checkpoint(
         number=CheckpointNumber(row.number),
@@ -156,22 +166,23 @@ def unrecorded_datasets(connection: Connection, job: str, number: int) -> list[s
     return sorted(name for name in names if name not in failed and name not in known)
 
 
-def close_if_finished(connection: Connection, number: int, at_ms: int | None = None) -> None:
+def close_if_finished(connection: Connection, number: int, at_ms: int | None = None) -> CheckpointState:
     """Close a checkpoint when no job is at work on it any more: published when all did their part,
-    partial when some did, aborted (what was recorded is forgotten) when nobody did."""
+    partial when some did, aborted (what was recorded is forgotten) when nobody did. Answers its state."""
     p = t.checkpoint_jobs.c
     parts = set(connection.execute(select(p.state).where(p.checkpoint == number)).scalars())
     if Part.PENDING in parts:
-        return
+        return CheckpointState.OPEN
     if Part.DONE not in parts:
         connection.execute(delete(t.failures).where(t.failures.c.checkpoint == number))
         discard(connection, number)
         set_state(connection, number, CheckpointState.ABORTED)
-        return
+        return CheckpointState.ABORTED
     state = CheckpointState.PARTIAL if Part.SKIPPED in parts else CheckpointState.PUBLISHED
     connection.execute(
         update(t.checkpoints).where(_C.number == number).values(state=state.value, published_at_ms=at_ms)
     )
+    return state
 
 
 def unfinished_parts(

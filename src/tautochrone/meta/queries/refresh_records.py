@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, Table, delete, insert, select, update
+from sqlalchemy import Column, Connection, Row, Table, bindparam, delete, insert, select, update
 
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
@@ -34,6 +34,10 @@ __all__ = [
 
 
 KEPT_PER_DATASET = 1_000
+
+# Built once, because building statements takes longer than running them.
+_CHANGE_DATASET = update(t.datasets).where(t.datasets.c.name == bindparam("of_dataset"))
+_ADD_REFRESH = insert(t.refreshes)
 
 
 def expectations_json(expectations: Iterable[ExpectationCount]) -> list[dict[str, Any]]:
@@ -96,37 +100,31 @@ def record_refresh(
     expectations = expectations_json(refresh.expectations) if refresh else []
     counted: dict[str, Any] = {"expectations": expectations} if expectations else {}
     reason = reason_fields("reason", refresh.reason if refresh else None)
+    last = {f"last_{name}": value for name, value in reason.items()}
     connection.execute(
-        update(t.datasets)
-        .where(t.datasets.c.name == dataset)
-        .values(
-            last_mode=mode,
-            last_at_ms=finished_at_ms,
-            **{f"last_{name}": value for name, value in reason.items()},
-            **counted,
-        )
+        _CHANGE_DATASET,
+        {"of_dataset": dataset, "last_mode": mode, "last_at_ms": finished_at_ms, **last, **counted},
     )
     if failure is None and mode == RefreshMode.NO_DATA:
         return
-    connection.execute(
-        insert(t.refreshes).values(
-            checkpoint=number,
-            dataset=dataset,
-            version=version,
-            mode=mode,
-            **reason,
-            rows_inserted=refresh.rows_inserted if refresh else 0,
-            rows_deleted=refresh.rows_deleted if refresh else 0,
-            duration_ms=refresh.duration_ms if refresh else 0,
-            estimate_ms=refresh.estimate_ms if refresh else None,
-            delta_rows=refresh.delta_rows if refresh else 0,
-            nodes=[_node_json(node) for node in refresh.nodes] if refresh else [],
-            cpu_ms=refresh.cpu_ms if refresh else None,
-            expectations=expectations,
-            **reason_fields("error", failure),
-            finished_at_ms=finished_at_ms,
-        )
-    )
+    values = {
+        "checkpoint": number,
+        "dataset": dataset,
+        "version": version,
+        "mode": mode,
+        **reason,
+        "rows_inserted": refresh.rows_inserted if refresh else 0,
+        "rows_deleted": refresh.rows_deleted if refresh else 0,
+        "duration_ms": refresh.duration_ms if refresh else 0,
+        "estimate_ms": refresh.estimate_ms if refresh else None,
+        "delta_rows": refresh.delta_rows if refresh else 0,
+        "nodes": [_node_json(node) for node in refresh.nodes] if refresh else [],
+        "cpu_ms": refresh.cpu_ms if refresh else None,
+        "expectations": expectations,
+        **reason_fields("error", failure),
+        "finished_at_ms": finished_at_ms,
+    }
+    connection.execute(_ADD_REFRESH, values)
     _prune(connection, t.refreshes, t.refreshes.c.id, dataset)
 
 

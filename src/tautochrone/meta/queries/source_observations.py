@@ -28,10 +28,12 @@ from tautochrone.model.names import TableName, Version, is_clock
 
 __all__ = [
     "aligned_cut",
+    "latest_observations",
     "mark_source_times_unknown",
     "observations_of_cut",
     "observed_up_to",
     "record_observations",
+    "record_shown",
     "require_observed",
     "reset_observations",
     "unobserved_roots",
@@ -79,23 +81,24 @@ def reset_observations(connection: Connection, job: str, ingests: Iterable[str] 
     connection.execute(update(t.jobs).where(_J.name == job).values(observations=dict.fromkeys(names, 0)))
 
 
-def record_observations(
-    connection: Connection, job: str, observations: Mapping[str, int], number: int | None
-) -> None:
-    """Record observations of a job, and that checkpoint `number` shows what they cover."""
+def record_observations(connection: Connection, job: str, observations: Mapping[str, int]) -> None:
+    """Record observations of a job."""
+    latest = latest_observations(connection, job, observations)
+    connection.execute(update(t.jobs).where(_J.name == job).values(observations=latest))
+
+
+def latest_observations(connection: Connection, job: str, observations: Mapping[str, int]) -> dict[str, int]:
+    """The observations of a job with some new ones: an observation never goes back."""
+    return _latest_of(_observations_of_job(connection, job), observations)
+
+
+def record_shown(connection: Connection, number: int, observations: Mapping[str, int]) -> None:
+    """Record that a checkpoint shows what the observations cover."""
+    is_checkpoint = _C.number == number
+    known = connection.execute(select(_C.observations).where(is_checkpoint).with_for_update()).scalar() or {}
     connection.execute(
-        update(t.jobs)
-        .where(_J.name == job)
-        .values(observations=_latest_of(_observations_of_job(connection, job), observations))
+        update(t.checkpoints).where(is_checkpoint).values(observations=_latest_of(known, observations))
     )
-    if number is not None:
-        is_checkpoint = _C.number == number
-        known = (
-            connection.execute(select(_C.observations).where(is_checkpoint).with_for_update()).scalar() or {}
-        )
-        connection.execute(
-            update(t.checkpoints).where(is_checkpoint).values(observations=_latest_of(known, observations))
-        )
 
 
 def observations_of_cut(

@@ -33,6 +33,7 @@ from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.jobs import Part
 
 __all__ = [
+    "CONFIRMED_VERSION",
     "Cut",
     "close_before",
     "confirm",
@@ -85,10 +86,30 @@ def _cut() -> Select[Any]:
 # Built once, because building these queries takes longer than running them.
 _CUT = _cut()
 _CUT_OF_SOME = _CUT.where(_V.table_name.in_(bindparam("only", expanding=True)))
-_PARTS = select(_P.job, _P.state).where(_P.checkpoint == bindparam("number"))
-_WAITING = (
-    select(_P.job).where(_P.checkpoint < bindparam("number"), _P.state == Part.PENDING.value).distinct()
+_PARTS = select(_P.job, _P.checkpoint, _P.state).where(
+    or_(
+        _P.checkpoint == bindparam("number"),
+        (_P.checkpoint < bindparam("number")) & (_P.state == Part.PENDING.value),
+    )
 )
+
+
+_CURRENT = select(t.versions).where(
+    _V.job == bindparam("job"), _V.table_name == bindparam("name"), _V.to_checkpoint.is_(None)
+)
+_ADD = insert(t.versions)
+_CHANGE = update(t.versions).where(_V.id == bindparam("of_row"))
+
+CONFIRMED_VERSION = select(_V.version).where(
+    _V.job == bindparam("job"),
+    _V.table_name == bindparam("name"),
+    _V.from_checkpoint <= bindparam("number"),
+    or_(
+        _V.to_checkpoint.is_(None) & (_V.confirmed >= bindparam("number")),
+        _V.to_checkpoint >= bindparam("number"),
+    ),
+)
+"""The version recorded for the table `:name` at the checkpoint `:number` of the job itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +127,7 @@ class Cut:
 
 
 def _current(connection: Connection, job: str, table: str) -> Row[Any] | None:
-    query = select(t.versions).where(_V.job == job, _V.table_name == table, _V.to_checkpoint.is_(None))
-    return connection.execute(query).first()
+    return connection.execute(_CURRENT, {"job": job, "name": table}).first()
 
 
 def _insert(
@@ -121,17 +141,22 @@ def _insert(
         .values(to_checkpoint=end, confirmed=start)
     ).rowcount
     if not stretched:
-        connection.execute(
-            insert(t.versions).values(
-                job=job,
-                table_name=table,
-                version=version,
-                from_checkpoint=start,
-                to_checkpoint=end,
-                confirmed=start,
-                is_root=root,
-            )
-        )
+        _add(connection, job, table, version, start, end, root)
+
+
+def _add(
+    connection: Connection, job: str, table: str, version: str, start: int, end: int | None, root: bool
+) -> None:
+    values = {
+        "job": job,
+        "table_name": table,
+        "version": version,
+        "from_checkpoint": start,
+        "to_checkpoint": end,
+        "confirmed": start,
+        "is_root": root,
+    }
+    connection.execute(_ADD, values)
 
 
 def record(
@@ -140,12 +165,15 @@ def record(
     """Record the table's version for the open checkpoint `number`; a later call replaces it."""
     row = _current(connection, job, table)
     if row is not None and row.version == version:
-        connection.execute(update(t.versions).where(_V.id == row.id).values(confirmed=number, is_root=root))
+        connection.execute(_CHANGE, {"of_row": row.id, "confirmed": number, "is_root": root})
         return
-    if row is not None and row.from_checkpoint == number:
+    if row is not None and row.from_checkpoint != number:
+        # The preceding interval is this one, which has another version.
+        connection.execute(_CHANGE, {"of_row": row.id, "to_checkpoint": number - 1})
+        _add(connection, job, table, version, number, None, root)
+        return
+    if row is not None:
         connection.execute(delete(t.versions).where(_V.id == row.id))
-    elif row is not None:
-        connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=number - 1))
     _insert(connection, job, table, version, number, None, root)
 
 
@@ -219,12 +247,7 @@ def recorded(connection: Connection, job: str, number: int) -> dict[str, str]:
 def confirmed_version(connection: Connection, job: str, table: str, number: int) -> str | None:
     """The version recorded for the table at the job's own checkpoint `number`, or None."""
     version: str | None = connection.execute(
-        select(_V.version).where(
-            _V.job == job,
-            _V.table_name == table,
-            _V.from_checkpoint <= number,
-            or_(_V.to_checkpoint.is_(None) & (_V.confirmed >= number), _V.to_checkpoint >= number),
-        )
+        CONFIRMED_VERSION, {"job": job, "name": table, "number": number}
     ).scalar()
     return version
 
@@ -250,9 +273,10 @@ def cut_at(
     - A job that skipped it: its roots of the cut, no derived tables.
     - A job of an unrelated topology: its versions at the newest older checkpoint that it is done with.
     """
-    parts = {row.job: row.state for row in connection.execute(_PARTS, {"number": number}).all()}
+    at_work = connection.execute(_PARTS, {"number": number}).all()
+    parts = {row.job: row.state for row in at_work if row.checkpoint == number}
     # Jobs that take no part and are still at work on an older checkpoint.
-    blocked = frozenset(connection.execute(_WAITING, {"number": number}).scalars()) - parts.keys()
+    blocked = frozenset(row.job for row in at_work) - parts.keys()
     if only is None:
         rows = connection.execute(_CUT, {"number": number}).all()
     else:

@@ -42,8 +42,9 @@ from tautochrone.meta.queries.checkpoints import (
 from tautochrone.meta.queries.invariant_checks import replace_invariants
 from tautochrone.meta.queries.run_reports import as_json, report_from_json
 from tautochrone.meta.queries.source_observations import (
+    latest_observations,
     mark_source_times_unknown,
-    record_observations,
+    record_shown,
     reset_observations,
 )
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
@@ -153,10 +154,12 @@ class SqlJobs(Repository):
                 values["report"] = as_json(report)
             if observed_ms is not None:
                 values["observed_ms"] = observed_ms
+            observed_at_ms = {str(name): at_ms for name, at_ms in (observations or {}).items()}
+            if observed_at_ms:
+                values["observations"] = latest_observations(connection, job, observed_at_ms)
             connection.execute(update(t.jobs).where(_J.name == job).values(values))
-            if observations is not None:
-                observed_at_ms = {str(name): at_ms for name, at_ms in observations.items()}
-                record_observations(connection, job, observed_at_ms, checkpoint)
+            if observed_at_ms and checkpoint is not None:
+                record_shown(connection, checkpoint, observed_at_ms)
 
     def end_run(
         self, job: str, fence: Fence, end: RunEnd | None = None, report: RunReport | None = None

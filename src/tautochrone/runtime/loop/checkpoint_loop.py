@@ -11,11 +11,11 @@ at a time, so the loop returns when other jobs must go first, and is called agai
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 
 from tautochrone.errors import MetaError, TautochroneError
-from tautochrone.meta.protocols.checkpoints import Checkpoints, NewCheckpoint
+from tautochrone.meta.protocols.checkpoints import Checkpoints, DonePart, NewCheckpoint
 from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
@@ -147,22 +147,24 @@ class CheckpointLoop:
         checkpoint = job.journal.begin_next()
         if checkpoint is not None and self._finish_open(checkpoint) is Outcome.WAIT:
             return Outcome.WAIT
-        latest = job.store.checkpoints.latest_done(job.name)
-        last = {} if latest is None else dict(job.store.checkpoints.versions_at(latest.number))
+        done = job.store.checkpoints.last_done(job.name)
+        last = {} if done is None else dict(done.versions)
         self._file_tables.synchronize()
         self._shadow_tables.synchronize()
         cut = self._aligner.align(self._take_cut(), last)
         if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
             # The same rows would break the same invariant again.
             return Outcome.NOTHING_NEW
-        if not self._changes.need_checkpoint(cut, last, latest, {*self._failed, *self._waiting_for_bulk}):
-            number = None if latest is None else latest.number
+        if not self._changes.need_checkpoint(cut, last, done, {*self._failed, *self._waiting_for_bulk}):
+            number = None if done is None else done.checkpoint.number
             duration_ms = round((time.monotonic() - started) * 1000)
             job.emit(events.NoNews(checkpoint=number, duration_ms=duration_ms))
             self._heartbeat.report_no_news(cut.observed_ms, cut.observations, number)
             return Outcome.NOTHING_NEW
         checkpoint = self._open(cut)
-        return Outcome.WAIT if checkpoint is None else self._refresh_and_publish(checkpoint, cut.missing)
+        if checkpoint is None:
+            return Outcome.WAIT
+        return self._refresh_and_publish(checkpoint, cut.missing, last)
 
     def _take_cut(self) -> Cut:
         observed_ms = self._job.store.now_ms()
@@ -183,7 +185,8 @@ class CheckpointLoop:
             # The definitions changed since the cut was taken.
             self._abort(checkpoint, Reason.of(ReasonCode.ROOT_NOT_IN_CUT, table=str(missing[0])))
             return Outcome.DONE
-        return self._refresh_and_publish(checkpoint, {})
+        done = self._job.store.checkpoints.last_done(self._job.name)
+        return self._refresh_and_publish(checkpoint, {}, {} if done is None else done.versions)
 
     def _open(self, cut: Cut) -> Checkpoint | None:
         """Open the next checkpoint; None when jobs that share tables still work on an older one."""
@@ -239,14 +242,20 @@ class CheckpointLoop:
 
     # -- refresh and publish ----------------------------------------------------------------------
 
-    def _refresh_and_publish(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> Outcome:
+    def _refresh_and_publish(
+        self,
+        checkpoint: Checkpoint,
+        unreadable: Mapping[TableName, Reason],
+        last: Mapping[TableName, Version],
+    ) -> Outcome:
         """Do the job's part of an open checkpoint.
 
         Args:
             unreadable: external tables that could not be read, with the reason.
+            last: the versions at the last checkpoint of which the job did its part.
         """
         try:
-            return self._do_part(checkpoint, unreadable)
+            return self._do_part(checkpoint, unreadable, last)
         except MetaError as error:
             if error.error_class != "CHECKPOINT_NOT_WRITABLE" or self._is_pending(checkpoint):
                 raise
@@ -261,11 +270,16 @@ class CheckpointLoop:
         parts = self._job.store.checkpoints.progress(checkpoint.number)
         return any(part.job == self._job.name and part.part is Part.PENDING for part in parts)
 
-    def _do_part(self, checkpoint: Checkpoint, unreadable: dict[TableName, Reason]) -> Outcome:
+    def _do_part(
+        self,
+        checkpoint: Checkpoint,
+        unreadable: Mapping[TableName, Reason],
+        last: Mapping[TableName, Version],
+    ) -> Outcome:
         if self._number != checkpoint.number:
             self._number = checkpoint.number
             self._started_at, self._started_cpu_ms = time.monotonic(), cpu_ms()
-        progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(), unreadable)
+        progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(last), unreadable)
         if progress.lost is not None:
             self._abort(checkpoint, Reason.of(ReasonCode.JOB_TAKES_NO_PART, job=progress.lost))
             return Outcome.DONE
@@ -290,7 +304,7 @@ class CheckpointLoop:
         job = self._job
         self._broken, self._rejected_roots = {}, None
         spent_ms = max(0, cpu_ms() - self._started_cpu_ms)
-        job.journal.record(
+        state = job.journal.record(
             Checkpoints.publish,
             checkpoint.number,
             round(time.time() * 1000),
@@ -299,7 +313,6 @@ class CheckpointLoop:
         )
         self._last_report = None
         self._deliveries.wake_workers()
-        state = job.store.checkpoints.get(checkpoint.number).state
         self._publication.report_part(
             checkpoint.number,
             state,
@@ -345,16 +358,24 @@ class CheckpointLoop:
             )
         )
 
-    def _last_complete_versions(self) -> dict[TableName, dict[TableName, Version]]:
-        """For each dataset the versions of all tables at its last complete checkpoint."""
+    def _last_complete_versions(
+        self, last: Mapping[TableName, Version]
+    ) -> dict[TableName, Mapping[TableName, Version]]:
+        """For each dataset the versions of all tables at its last complete checkpoint.
+
+        Args:
+            last: see `_refresh_and_publish`. Nearly all datasets are complete there.
+        """
+        if last.keys() >= self._job.tables.keys():
+            return dict.fromkeys(self._job.tables, last)
         store = self._job.store
-        last = {
+        complete = {
             status.dataset: status.checkpoint
             for status in store.datasets.statuses()
             if status.checkpoint is not None and status.dataset in self._job.tables
         }
-        versions = {number: store.checkpoints.versions_at(number) for number in set(last.values())}
-        return {dataset: versions[number] for dataset, number in last.items()}
+        versions = {number: store.checkpoints.versions_at(number) for number in set(complete.values())}
+        return {dataset: versions[number] for dataset, number in complete.items()}
 
     def _report_once(self, event: events.Event) -> None:
         """Emit an event unless the last call emitted the same."""
@@ -375,7 +396,7 @@ class _ChangeDetector:
         self,
         cut: Cut,
         last: dict[TableName, Version],
-        latest: Checkpoint | None,
+        done: DonePart | None,
         failed: Collection[TableName],
     ) -> bool:
         """Whether a root moved, a dataset is not up to date, or an invariant was never checked.
@@ -383,12 +404,12 @@ class _ChangeDetector:
         Args:
             cut: see `changed_roots`.
             last: the versions at the last checkpoint.
-            latest: the last checkpoint of which the job did its part.
+            done: the last checkpoint of which the job did its part.
             failed: datasets that failed at the last checkpoint, or had to wait for a source.
         """
-        if changed_roots(self._job.input_table, cut, last) or latest is None:
+        if changed_roots(self._job.input_table, cut, last) or done is None:
             return True
-        if self._job.store.revisions.revoked_after(self._job.name, latest.number):
+        if done.is_followed_by_revoked:
             # Readers that saw a revoked checkpoint wait for a higher number.
             return True
         if self._has_new_invariant():

@@ -29,6 +29,7 @@ from tautochrone.runtime.loop.invariants import Checked, check_invariants
 from tautochrone.runtime.merges.auto_cdc import AutoCdcRefresher, require_never_merged
 from tautochrone.runtime.merges.event_merges import auto_cdc_of
 from tautochrone.runtime.merges.keyed_apply import KeyedRefresher, WaitingForBulkLoad
+from tautochrone.runtime.refresh.history import RefreshHistory
 from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged_refresh
 from tautochrone.runtime.streams.stream_refresher import StreamRefresher
@@ -205,7 +206,8 @@ class CheckpointRefresher:
             job.tables,
         )
         self._pipeline_views = CheckpointViews(job.definitions, job.graph)
-        context = _refresh_context(job, self._pipeline_views)
+        self._history = RefreshHistory(job.store.history.refreshes)
+        context = _refresh_context(job, self._pipeline_views, self._history)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
         self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed, self._readers)
@@ -413,6 +415,7 @@ class CheckpointRefresher:
     def _record(self, checkpoint: Checkpoint, table: TableName, result: Refreshed) -> None:
         job, refresh = self._job, result.refresh
         job.journal.record_version(checkpoint.number, table, result.version, refresh)
+        self._history.add(table, refresh)
         self._sessions.add(table, result.version)
         if refresh.reason.code is ReasonCode.FEW_INPUT_ROWS and not self._few_rows_explained:
             self._few_rows_explained = True
@@ -486,7 +489,7 @@ def _failure_of(error: Exception, where: str) -> Reason:
     return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)
 
 
-def _refresh_context(job: Job, views: CheckpointViews) -> RefreshContext:
+def _refresh_context(job: Job, views: CheckpointViews, history: RefreshHistory) -> RefreshContext:
     return RefreshContext(
         base=job.base,
         lake=job.lake,
@@ -496,7 +499,7 @@ def _refresh_context(job: Job, views: CheckpointViews) -> RefreshContext:
         load_table=job.lake_table,
         load_input=job.input_table,
         table_definition=job.topology.table_definition,
-        history=job.store.history.refreshes,
+        history=history.newest,
         streams_from=job.topology.streams_from,
     )
 

@@ -146,18 +146,19 @@ class Maintenance:
         self.job.emit(events.MaintenanceFailed(dataset=dataset, error=text, reason=reason))
 
     def _due(self) -> bool:
+        now, rules = self.now_ms(), self.job.settings.maintenance
+        if self._last_ms is not None and now - self._last_ms < rules.every_ms:
+            return False
         latest = self.job.store.checkpoints.latest_done(self.job.name)
         if latest is None:
             return False
-        now, rules = self.now_ms(), self.job.settings.maintenance
         if latest.number < rules.keep_last:
             # The newest `keep_last` checkpoints never expire.
             return False
         if self._last_ms is None:
             # A one-shot run maintains after its checkpoint.
             self._last_ms = now - rules.every_ms
-        is_new = latest.number != self._last_checkpoint or bool(self._waiting)
-        if not is_new or now - self._last_ms < rules.every_ms:
+        if latest.number == self._last_checkpoint and not self._waiting:
             return False
         self._last_ms, self._last_checkpoint = now, latest.number
         return True

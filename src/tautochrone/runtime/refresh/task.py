@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy, RefreshRecord
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.definitions import Expectation
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -44,7 +44,7 @@ class RefreshContext:
         load_table: any lake table, fresh from the catalog.
         load_input: the same, and the clocks that queries read like tables.
         table_definition: what a table of the job is created as.
-        history: the newest refreshes of a dataset, newest first, at most the given number.
+        history: the newest refreshes of a dataset that did not fail, newest first.
         streams_from: the streaming tables that read a dataset, also through others, the nearest first.
     """
 
@@ -56,7 +56,7 @@ class RefreshContext:
     load_table: Callable[[TableName], LakeTable]
     load_input: Callable[[TableName], ReadableTable]
     table_definition: Callable[[TableName], TableDefinition]
-    history: Callable[[TableName, int], Sequence[RefreshRecord]]
+    history: Callable[[TableName], Sequence[Refresh]]
     streams_from: Callable[[TableName], Sequence[TableName]]
 
     def changed_input_error(self, table: TableName, source: TableName, reason: object) -> RefreshError:

@@ -331,7 +331,6 @@ def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reaso
     )
 
 
-_HISTORY_ROWS = 100
 _FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
 """Reasons of the first refresh of a definition: refreshes before it were of another query."""
 _NOT_OF_AUTHOR = {INPUTS: ReasonCode.INPUT_TYPES_CHANGED, PROJECT_FOLDER: ReasonCode.PROJECT_MOVED}
@@ -556,11 +555,7 @@ def _obstacles(
 
 def _history(context: RefreshContext, table: TableName) -> tuple[Refresh, ...]:
     """Refreshes since the definition last changed, that first one included, newest first."""
-    past = [
-        record.refresh
-        for record in context.history(table, _HISTORY_ROWS)
-        if record.refresh and not record.error
-    ]
+    past = context.history(table)
     same = list(takewhile(lambda refresh: refresh.reason.code not in _FIRST_REASONS, past))
     return tuple(past[: len(same) + 1])
 
