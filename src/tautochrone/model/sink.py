@@ -405,12 +405,17 @@ class Sink(Protocol):
             SinkFencedError: the sink has seen a higher one.
         """
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
         """Create what stands for a table, or add the columns that it lacks. Repeatable.
 
         Args:
             schema: a pyspark StructType.
             key: the columns that identify a row; empty when none are known.
+
+        Returns:
+            Why all rows must be sent, by `replace` in a transaction of this process: columns have another
+            type or went, or the key is another one. The commit of that transaction puts the new table in the
+            place of the older one, which readers see until then. None: the table takes deltas.
 
         Raises:
             SinkError: `SINK_SCHEMA_UNSUPPORTED`, the sink cannot hold such a table: a name, a type, a number

@@ -24,6 +24,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.common.errors import schema_unsupported_error, value_unsupported_error
 from tautochrone.sinks.json_rows import JsonRows, comparable
 
@@ -34,6 +35,7 @@ __all__ = [
     "MirroredRows",
     "NameRules",
     "altered_columns_error",
+    "columns_changed",
     "database_time",
     "from_json",
     "key_hash",
@@ -198,6 +200,22 @@ def refuse_columns_of_other_case(sink: str, table: TableName, schema: Any) -> No
         other = names.setdefault(name.lower(), name)
         if other != name:
             raise schema_unsupported_error(sink, table, f"the columns {other} and {name} differ in case only")
+
+
+def columns_changed(stored: Any, schema: Any) -> Reason | None:
+    """Why a table of the sink cannot take the rows of a schema; None: it can, once it has all columns.
+
+    Args:
+        stored: the columns that the sink has.
+
+    Example:
+        >>> stored, schema = spark.StructType().add("n", "int"), spark.StructType().add("n", "bigint")
+        >>> str(columns_changed(stored, schema))
+        'columns changed their type or went: n'
+    """
+    new_types = {field.name: field.dataType for field in schema.fields}
+    changed = [field.name for field in stored.fields if new_types.get(field.name) != field.dataType]
+    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
 
 
 def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
