@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["query", "rows_of", "verify_views"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
+_NOTHING_SHOWN = "SINK_SHOWS_NOTHING"
 _RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
 
 
@@ -134,18 +135,21 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
                 sqlstate="42704",
             )
         tables = find_all(definitions, arguments.names)
-        for verdict in verify_sink(
-            project.base,
-            project.store(),
-            project.lake,
-            by_name[arguments.sink],
-            tables,
-            arguments.checkpoint,
-        ):
-            is_other = arguments.checkpoint not in (None, verdict.checkpoint)
-            # Equal at another checkpoint than the one that was asked for is no answer about that one.
-            answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
-            _show_sink_verdict(verdict, as_json=arguments.json)
+        declaration = by_name[arguments.sink]
+        verdicts = verify_sink(
+            project.base, project.store(), project.lake, declaration, tables, arguments.checkpoint
+        )
+        try:
+            for verdict in verdicts:
+                is_other = arguments.checkpoint not in (None, verdict.checkpoint)
+                # Equal at another checkpoint than the one that was asked for is no answer about that one.
+                answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
+                _show_sink_verdict(verdict, as_json=arguments.json)
+        except SinkError as error:
+            if error.error_class != _NOTHING_SHOWN:
+                raise
+            sys.stderr.write(f"nothing was compared: {error.message}. {error.hint}\n")
+            return _EXIT_NOT_COMPARED
     named = tables or (list(answers) if arguments.checkpoint is not None else [])
     return _exit_status(answers, named, "the sink does not show it")
 

@@ -50,7 +50,7 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check_sinks import key_missing_error, require_own
+from tautochrone.runtime.delivery.check_sinks import require_keys, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
@@ -204,8 +204,8 @@ class Delivery:
                 hint="Declare a sink for each table.",
                 location=declaration.location or None,
             )
-        if capabilities.keyed and not declaration.key:
-            raise key_missing_error(declaration)
+        if capabilities.keyed:
+            require_keys(declaration)
 
     def _recover(self, sink: Sink) -> None:
         status = self._journal.status()
@@ -487,7 +487,7 @@ class Delivery:
         schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
         if self._ensured.get(name) != schema:
             self._rebuilds.pop(name, None)
-            reason = self._journal.ensure(sink, name, schema, self.declaration.key)
+            reason = self._journal.ensure(sink, name, schema, self.declaration.key_of(name))
             if reason is not None:
                 self._rebuilds[name] = reason
             self._ensured[name] = schema

@@ -31,14 +31,15 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.sink import Digest, TransactionId
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
-from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.sinks.common.errors import schema_unsupported_error
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
+from tautochrone.sinks.json_rows import key_columns
 
-__all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "plain_name"]
+__all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "check_table", "plain_name"]
 
 _LONGEST_FILE = 255
 _OF_TABLE = len("taut_rows_") + len("..sql") + 36 + 30
@@ -93,11 +94,9 @@ class Definitions:
                 raise schema_unsupported_error(
                     self._name, table, f"ClickHouse itself has a column {name} in it"
                 )
-            if not name or "\0" in name:
-                raise schema_unsupported_error(self._name, table, f"the name {name!r} of a column")
             if len(_file_name(name)) + _OF_COLUMN > _LONGEST_FILE and not self._takes_long_names():
                 raise schema_unsupported_error(self._name, table, f"the column name {name[:50]}… is too long")
-        self._refuse_nested(table, schema)
+        _refuse_names(self._name, table, schema)
 
     def run(self, table: TableName, statement: str) -> None:
         """Run a statement that defines something of a mirrored table.
@@ -112,19 +111,6 @@ class Definitions:
             if error.error_class == "CLICKHOUSE_REFUSED" and code is not None and code[1] in _UNSUPPORTED:
                 raise schema_unsupported_error(self._name, table, str(error)) from error
             raise
-
-    def _refuse_nested(self, table: TableName, schema: Any) -> None:
-        """Arrays `n.x` and `n.y` are one structure, whose arrays have the same lengths."""
-        prefixes = Counter(
-            field.name.partition(".")[0]
-            for field in schema.fields
-            if isinstance(field.dataType, (spark.ArrayType, spark.MapType)) and "." in field.name
-        )
-        for prefix, count in prefixes.items():
-            if count > 1:
-                raise schema_unsupported_error(
-                    self._name, table, f"the arrays {prefix}.… would be columns of one nested structure"
-                )
 
     def _virtual_names(self) -> set[str]:
         """The columns that every table has, as far as the server tells."""
@@ -149,6 +135,59 @@ class Definitions:
                 )
             )
         return self._has_long_names
+
+
+def _refuse_names(sink: str, table: TableName, schema: Any) -> None:
+    for name in schema.names:
+        if not name or "\0" in name:
+            raise schema_unsupported_error(sink, table, f"the name {name!r} of a column")
+    # Arrays `n.x` and `n.y` are one structure, whose arrays have the same lengths.
+    prefixes = Counter(
+        field.name.partition(".")[0]
+        for field in schema.fields
+        if isinstance(field.dataType, (spark.ArrayType, spark.MapType)) and "." in field.name
+    )
+    for prefix, count in prefixes.items():
+        if count > 1:
+            problem = f"the arrays {prefix}.… would be columns of one nested structure"
+            raise schema_unsupported_error(sink, table, problem)
+
+
+def mirrored_column(sink: str, table: TableName, field: Any) -> MirroredColumn:
+    """What a column of the lake's table is in ClickHouse.
+
+    Raises:
+        SinkError: `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`.
+    """
+    if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
+        raise SinkError(
+            "SINK_COLUMN_NAME_RESERVED",
+            f"Sink {sink}: {table} has a column {field.name}, a name that the sink itself uses",
+            hint="Rename the column in the query of the dataset.",
+            sqlstate="42939",
+        )
+    stored_type = column_type(sink, f"{table.table}.{field.name}", field.dataType)
+    return MirroredColumn(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+
+
+def check_table(
+    name: str,
+    options: Mapping[str, str],
+    table: TableName,
+    schema: Any,
+    key: Sequence[str],
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `ClickHouseTables.ensure`, as far as it needs no server.
+    """
+    database = server_options(name, options)[0].database
+    key_columns(name, table, schema, key)
+    _refuse_names(name, table, schema)
+    for field in schema.fields:
+        mirrored_column(name, table, field)
+    return f"{database}.{plain_name(table, database)}"
 
 
 def _file_name(name: str) -> str:
@@ -265,15 +304,7 @@ class ClickHouseTables:
         )
 
     def _column(self, table: TableName, field: Any) -> MirroredColumn:
-        if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
-            raise SinkError(
-                "SINK_COLUMN_NAME_RESERVED",
-                f"Sink {self._name}: {table} has a column {field.name}, a name that the sink itself uses",
-                hint="Rename the column in the query of the dataset.",
-                sqlstate="42939",
-            )
-        stored_type = column_type(self._name, f"{table.table}.{field.name}", field.dataType)
-        return MirroredColumn(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+        return mirrored_column(self._name, table, field)
 
     def _require_own_names(self, table: TableName) -> None:
         """Views are replaced: refuse where something else has the name of one, such as a table of the user or

@@ -209,7 +209,7 @@ def columns_changed(stored: Any, schema: Any) -> Reason | None:
         stored: the columns that the sink has.
 
     Example:
-        >>> stored, schema = spark.StructType().add("n", "int"), spark.StructType().add("n", "bigint")
+        >>> stored, schema = spark.StructType().add("n", "integer"), spark.StructType().add("n", "long")
         >>> str(columns_changed(stored, schema))
         'columns changed their type or went: n'
     """

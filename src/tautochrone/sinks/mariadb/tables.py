@@ -20,7 +20,11 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import name_taken_error, number_unsupported_error
+from tautochrone.sinks.common.errors import (
+    name_taken_error,
+    number_unsupported_error,
+    schema_unsupported_error,
+)
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
@@ -40,9 +44,9 @@ from tautochrone.sinks.common.mirrored import (
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.mariadb.options import MariadbOptions
+from tautochrone.sinks.mariadb.options import MariadbOptions, mariadb_options
 
-__all__ = ["MariaDBTables", "MirroredTable"]
+__all__ = ["MariaDBTables", "MirroredTable", "check_table"]
 
 _MAX_NAME = 64
 _MAX_NAME_BEYOND_ASCII = 48
@@ -179,9 +183,7 @@ class MariaDBTables:
             SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
                 `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
         """
-        mirrored = self._mirrored(table, schema, key)
-        refuse_reserved_columns(self._sink, table, schema)
-        refuse_columns_of_other_case(self._sink, table, schema)
+        mirrored = self.checked(table, schema, key)
         name = self._plain_name(table)
         columns = self._existing_columns(cursor, name)
         stored = self._stored(cursor, table)
@@ -190,7 +192,7 @@ class MariaDBTables:
                 raise self._name_taken_error(table, name)
         else:
             stored_schema, stored_key = stored
-            full_name = f"{self._options.database}.{name}"
+            full_name = self.full_name(table)
             # A table that was dropped in the database is created anew, so its earlier schema does not count.
             if columns:
                 # What could not be added before may have been taken out of the query.
@@ -213,6 +215,21 @@ class MariaDBTables:
             ),
         )
         return mirrored
+
+    def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """What a table shall be, unless MariaDB cannot have it."""
+        mirrored = self._mirrored(table, schema, key)
+        refuse_reserved_columns(self._sink, table, schema)
+        refuse_columns_of_other_case(self._sink, table, schema)
+        for column in schema.names:
+            if len(column) > _MAX_NAME:
+                problem = f"the name of the column {column} has more than {_MAX_NAME} characters"
+                raise schema_unsupported_error(self._sink, table, problem)
+        return mirrored
+
+    def full_name(self, table: TableName) -> str:
+        """For people: the name with its database."""
+        return f"{self._options.database}.{self._plain_name(table)}"
 
     def create(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         """Create the table, or add the columns that it lacks. Each statement is a transaction."""
@@ -375,3 +392,16 @@ class MariaDBTables:
 
     def _name_taken_error(self, table: TableName, name: str) -> SinkError:
         return name_taken_error(self._sink, table, name, "database", self._options.database)
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `MariaDBTables.register`, as far as it needs no server.
+    """
+    tables = MariaDBTables(name, mariadb_options(name, options))
+    tables.checked(table, schema, key)
+    return tables.full_name(table)

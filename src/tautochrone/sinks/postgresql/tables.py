@@ -28,9 +28,9 @@ from tautochrone.sinks.common.mirrored import (
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.postgresql.options import PostgresqlOptions
+from tautochrone.sinks.postgresql.options import PostgresqlOptions, postgresql_options
 
-__all__ = ["MirroredTable", "PostgreSQLTables"]
+__all__ = ["MirroredTable", "PostgreSQLTables", "check_table"]
 
 _MAX_NAME_BYTES = 63
 """PostgreSQL cuts longer names: two could become the same one."""
@@ -139,14 +139,12 @@ class PostgreSQLTables:
             SinkError: `SINK_COLUMNS_CHANGED`, somebody else altered the table; `SINK_COLUMN_NAME_RESERVED`,
                 `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_SCHEMA_UNSUPPORTED`.
         """
-        mirrored = self._mirrored(table, schema, key)
-        refuse_reserved_columns(self._sink, table, schema)
-        self._refuse_names(table, schema)
+        mirrored = self.checked(table, schema, key)
         existing = self._stored_schema(cursor, table)
         if existing is None:
             self._create(cursor, table, mirrored)
         else:
-            name = f"{self._options.schema}.{self._plain_name(table)}"
+            name = self.full_name(table)
             altered = self.altered(cursor, mirrored, existing)
             if altered:
                 raise altered_columns_error(self._sink, table, altered, name)
@@ -161,6 +159,17 @@ class PostgreSQLTables:
             self._create_index(cursor, mirrored, None, [HASH])
             self._create_index(cursor, mirrored, self._key_index(table), mirrored.rows.key)
         return mirrored
+
+    def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """What a table shall be, unless PostgreSQL cannot have it."""
+        mirrored = self._mirrored(table, schema, key)
+        refuse_reserved_columns(self._sink, table, schema)
+        self._refuse_names(table, schema)
+        return mirrored
+
+    def full_name(self, table: TableName) -> str:
+        """For people: the name with its schema."""
+        return f"{self._options.schema}.{self._plain_name(table)}"
 
     def alter(self, cursor: Any, mirrored: MirroredTable) -> None:
         """Give an emptied table the columns that it shall have, in the transaction that fills it. The table
@@ -308,3 +317,16 @@ class PostgreSQLTables:
             if name != HASH and text is not None
         ]
         return spark.StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `PostgreSQLTables.ensure`, as far as it needs no server.
+    """
+    tables = PostgreSQLTables(name, postgresql_options(name, options))
+    tables.checked(table, schema, key)
+    return tables.full_name(table)

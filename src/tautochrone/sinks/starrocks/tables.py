@@ -39,9 +39,16 @@ from tautochrone.sinks.common.mirrored import (
 from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.starrocks.database import SqlDatabase
-from tautochrone.sinks.starrocks.options import StarrocksOptions
+from tautochrone.sinks.starrocks.options import StarrocksOptions, starrocks_options
 
-__all__ = ["OPERATION", "MirroredTable", "SpooledRow", "StarRocksTables", "create_primary_key_table"]
+__all__ = [
+    "OPERATION",
+    "MirroredTable",
+    "SpooledRow",
+    "StarRocksTables",
+    "check_table",
+    "create_primary_key_table",
+]
 
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
@@ -185,7 +192,7 @@ class StarRocksTables:
                 `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
         """
         mirrored = self._mirrored(table, schema, key)
-        self._refuse_reserved_columns(table, schema)
+        _refuse_columns(self._sink, table, schema)
         columns = self._existing_columns(mirrored.plain_name)
         stored = self._stored(table)
         if stored is None:
@@ -292,17 +299,6 @@ class StarRocksTables:
     def _plain_name(self, table: TableName) -> str:
         return mirror_name(table, _NAMES)
 
-    def _refuse_reserved_columns(self, table: TableName, schema: Any) -> None:
-        refuse_reserved_columns(self._sink, table, schema)
-        refuse_columns_of_other_case(self._sink, table, schema)
-        if OPERATION in map(str.lower, schema.names):
-            raise SinkError(
-                "SINK_COLUMN_NAME_RESERVED",
-                f"Sink {self._sink}: {table} has a column {OPERATION}, a name that StarRocks itself uses",
-                hint="Rename the column in the query of the dataset.",
-                sqlstate="42939",
-            )
-
     def _existing_columns(self, name: str) -> set[str]:
         rows = self._database.query(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
@@ -326,3 +322,28 @@ class StarRocksTables:
 
     def _name_taken_error(self, table: TableName, name: str) -> SinkError:
         return name_taken_error(self._sink, table, name, "database", self._options.database)
+
+
+def _refuse_columns(sink: str, table: TableName, schema: Any) -> None:
+    refuse_reserved_columns(sink, table, schema)
+    refuse_columns_of_other_case(sink, table, schema)
+    if OPERATION in map(str.lower, schema.names):
+        raise SinkError(
+            "SINK_COLUMN_NAME_RESERVED",
+            f"Sink {sink}: {table} has a column {OPERATION}, a name that StarRocks itself uses",
+            hint="Rename the column in the query of the dataset.",
+            sqlstate="42939",
+        )
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `StarRocksTables.ensure`, as far as it needs no server.
+    """
+    JsonRows(name, table, schema, key)
+    _refuse_columns(name, table, schema)
+    return f"{starrocks_options(name, options).database}.{mirror_name(table, _NAMES)}"
