@@ -31,7 +31,7 @@ def check(
     session: Any,
     format_name: str,
     *data_sources: Any,
-    schema: Any = None,
+    columns: Any = None,
     settings: SinkSettings = SinkSettings(),  # noqa: B008
     **options: str,
 ) -> list[Mirror]:
@@ -45,7 +45,7 @@ def check(
     definitions: Any = SimpleNamespace(sinks={OUT: sink}, datasets={})
     if format_name in known_formats():
         definitions.datasets = {ORDERS: SimpleNamespace(name=ORDERS, properties={}, location=HERE)}
-    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,), schemas={ORDERS: schema or SCHEMA})
+    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,), schemas={ORDERS: columns or SCHEMA})
     return check_sinks(session, definitions, graph, {"out": settings})
 
 
@@ -124,7 +124,7 @@ def test_what_a_sink_cannot_have_is_refused_without_its_system(format_name: str)
     for columns, error_class in cases:
         schema = spark_types.StructType([spark_types.StructField(*column) for column in columns.items()])
         with pytest.raises(SinkError) as refused:
-            check(None, format_name, schema=schema, settings=SinkSettings(key=("id",)), **options)
+            check(None, format_name, columns=schema, settings=SinkSettings(key=("id",)), **options)
         assert refused.value.error_class == error_class
         assert refused.value.location == str(HERE)
 

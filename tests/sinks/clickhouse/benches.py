@@ -136,6 +136,11 @@ class EmbeddedBench:
             setattr(engine, moment, lambda statement: text in statement)
         return BrokenConnectionError
 
+    def break_when(self, moment: str, condition: Callable[[str], bool] | None) -> None:
+        """Break the connection before or after the next statement that meets the condition, once."""
+        for engine in self._engines:
+            setattr(engine, moment, condition)
+
     def lose_answer(self) -> type[Exception]:
         for engine in self._engines:
             engine.after = lambda statement: True
