@@ -38,6 +38,7 @@ __all__ = [
     "columns_changed",
     "database_time",
     "from_json",
+    "key_changed",
     "key_hash",
     "mirror_name",
     "quoted",
@@ -216,6 +217,14 @@ def columns_changed(stored: Any, schema: Any) -> Reason | None:
     new_types = {field.name: field.dataType for field in schema.fields}
     changed = [field.name for field in stored.fields if new_types.get(field.name) != field.dataType]
     return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
+
+
+def key_changed(before: Sequence[str], after: Sequence[str]) -> Reason | None:
+    """Why a table of the sink with one key cannot take the rows of another; None: it is the same."""
+    if list(before) == list(after):
+        return None
+    shown = {name: ", ".join(key) or "none" for name, key in (("before", before), ("after", after))}
+    return Reason.of(ReasonCode.SINK_KEY_CHANGED, **shown)
 
 
 def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
