@@ -137,8 +137,11 @@ def common_columns(older: list[MirroredColumn], newer: list[MirroredColumn]) -> 
     only one of both has is NULL in the other.
 
     Example:
-        >>> older, newer = [MirroredColumn("n", "Nullable(Int32)")], [MirroredColumn("n", "Nullable(Int64)")]
-        >>> common_columns(older, newer)  # doctest: +SKIP
+        >>> from pyspark.sql import types as spark
+        >>> from tautochrone.sinks.clickhouse.types import column_type
+        >>> kinds = spark.IntegerType(), spark.LongType()
+        >>> columns = [MirroredColumn("n", column_type("mirror", "orders.n", kind), "") for kind in kinds]
+        >>> common_columns(columns[:1], columns[1:])
         [('n', 'CAST(`n` AS Nullable(Int64))', '`n`')]
     """
     before, after = ({column.name: column.type.sql for column in columns} for columns in (older, newer))
