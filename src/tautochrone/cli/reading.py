@@ -20,6 +20,7 @@ from tautochrone.redaction import redacted
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tautochrone.model.sink import SinkDeclaration
     from tautochrone.runtime.delivery.audit import SinkVerdict
 
 __all__ = ["query", "rows_of", "verify_views"]
@@ -126,16 +127,8 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     with Project(options, log_event, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
-        by_name = {declaration.name: declaration for declaration in declared}
-        if arguments.sink not in by_name:
-            raise SinkError(
-                "SINK_NOT_FOUND",
-                f"No sink with an adapter is called {arguments.sink}",
-                hint="known sinks: " + (", ".join(by_name) or "none"),
-                sqlstate="42704",
-            )
+        declaration = _named_sink(declared, arguments.sink)
         tables = find_all(definitions, arguments.names)
-        declaration = by_name[arguments.sink]
         verdicts = verify_sink(
             project.base, project.store(), project.lake, declaration, tables, arguments.checkpoint
         )
@@ -152,6 +145,18 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
             return _EXIT_NOT_COMPARED
     named = tables or (list(answers) if arguments.checkpoint is not None else [])
     return _exit_status(answers, named, "the sink does not show it")
+
+
+def _named_sink(declared: Sequence[SinkDeclaration], name: str) -> SinkDeclaration:
+    by_name = {declaration.name: declaration for declaration in declared}
+    if name not in by_name:
+        raise SinkError(
+            "SINK_NOT_FOUND",
+            f"No sink with an adapter is called {name}",
+            hint="known sinks: " + (", ".join(by_name) or "none"),
+            sqlstate="42704",
+        )
+    return by_name[name]
 
 
 def _show_sink_verdict(verdict: SinkVerdict, *, as_json: bool) -> None:

@@ -120,9 +120,11 @@ def comment_of(since: int | None) -> str:
 
 
 def _since(comment: str) -> int | None:
-    if not comment:
+    try:
+        since: int | None = json.loads(comment)["since"]
+    except (ValueError, KeyError, TypeError):
+        # The first table has no comment, or one of somebody else.
         return 0
-    since: int | None = json.loads(comment)["since"]
     return since
 
 
