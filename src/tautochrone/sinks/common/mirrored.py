@@ -42,10 +42,8 @@ __all__ = [
     "key_hash",
     "mirror_name",
     "quoted",
-    "refuse_changed_columns",
     "refuse_columns_of_other_case",
     "refuse_reserved_columns",
-    "require_same_key",
     "row_batches",
     "row_hash",
     "send_rows",
@@ -227,28 +225,6 @@ def key_changed(before: Sequence[str], after: Sequence[str]) -> Reason | None:
     return Reason.of(ReasonCode.SINK_KEY_CHANGED, **shown)
 
 
-def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
-    """Refuse columns that went or have another type.
-
-    Args:
-        stored: the columns that the sink has.
-        name: of the sink's table, with that of what holds it.
-
-    Raises:
-        SinkError: `SINK_COLUMNS_CHANGED`.
-    """
-    new_types = {field.name: field.dataType for field in schema.fields}
-    changed = [field.name for field in stored.fields if new_types.get(field.name) != field.dataType]
-    if changed:
-        raise SinkError(
-            "SINK_COLUMNS_CHANGED",
-            f"Sink {sink}: columns of {table} changed their type or went: {', '.join(changed)}",
-            hint=_drop(name),
-            parameters={"sink": sink, "table": str(table)},
-            sqlstate="0A000",
-        )
-
-
 def altered_columns_error(sink: str, table: TableName, columns: Sequence[str], name: str) -> SinkError:
     """The refusal of a table whose columns somebody else altered: they would not hold all values.
 
@@ -266,23 +242,6 @@ def altered_columns_error(sink: str, table: TableName, columns: Sequence[str], n
 
 def _drop(name: str) -> str:
     return f"Drop the table {name} of the sink: the next run creates it, and delivers all of its rows."
-
-
-def require_same_key(
-    sink: str, table: TableName, before: Sequence[str], after: Sequence[str], name: str
-) -> None:
-    """Refuse another key than the one of the rows that are there.
-
-    Raises:
-        SinkError: `SINK_OPTION_INVALID`.
-    """
-    if before != after:
-        raise SinkError(
-            "SINK_OPTION_INVALID",
-            f"Sink {sink}: {table} was delivered with the key {before}, and now has {after}",
-            hint=f"Set it back. Or: {_drop(name)}",
-            sqlstate="22023",
-        )
 
 
 _ROW_CHARACTERS = 200
