@@ -209,6 +209,6 @@ def test_a_failure_that_new_definitions_end_is_reported_if_they_do_not(bench: Be
     bench.after(0.1)
     assert bench.events == []
     assert bench.ingestion.outdated_flows == {"flow"}
-    bench.ingestion.report_held()
-    bench.ingestion.report_held()
+    bench.ingestion.report_deferred()
+    bench.ingestion.report_deferred()
     assert bench.events == ["flow_failed"]

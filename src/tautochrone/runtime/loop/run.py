@@ -156,7 +156,7 @@ class Run:
                     if outdated and self._definitions_load is not None and self._definitions_load(outdated):
                         self.outdated = outdated
                         break
-                    self._ingestion.report_held()
+                    self._ingestion.report_deferred()
                     self._deliveries.require_alive()
                     outcome = self._checkpoints.advance()
                     self._publication.report_outcome()
@@ -166,7 +166,7 @@ class Run:
             finally:
                 self._ingestion.stop()
                 if self.outdated is None:
-                    self._ingestion.report_held()
+                    self._ingestion.report_deferred()
             self._checkpoints.advance_and_wait()
             self._deliveries.finish()
             return self._finish()

@@ -74,12 +74,12 @@ class Ingestion:
         self._flows: list[_Flow] = []
         self._trigger: dict[str, object] = {}
         self._outdated: TautochroneError | None = None
-        self._held: list[events.FlowFailed] = []
+        self._deferred: list[events.FlowFailed] = []
 
-    def report_held(self) -> None:
+    def report_deferred(self) -> None:
         """Report the failures of a continuous run that new definitions might have ended, and did not."""
-        held, self._held = self._held, []
-        for failure in held:
+        deferred, self._deferred = self._deferred, []
+        for failure in deferred:
             self._emit(failure)
 
     def take_outdated(self) -> TautochroneError | None:
@@ -230,6 +230,6 @@ class Ingestion:
         )
         if again and isinstance(error, _NEEDS_NEW_DEFINITIONS):
             # If new definitions load, the run says that alone.
-            self._held.append(failure)
+            self._deferred.append(failure)
         else:
             self._emit(failure)
