@@ -328,7 +328,7 @@ class ClickHouseTables:
 
     def settle_all(self, tables: Collection[TableName], fence: Fence) -> None:
         """No transaction is open: settle the tables that need it."""
-        if self._row_tables.has_several():
+        if tables and self._row_tables.has_several():
             for table in tables:
                 if self._row_tables.others(self.plain_name(table), fence):
                     self.settle(table, fence)
