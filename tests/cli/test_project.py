@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tautochrone.app import open as opening
 from tautochrone.cli.main import _parser
 from tautochrone.cli.project import dry_run
-from tautochrone.errors import DefinitionError, TautochroneError
+from tautochrone.errors import DefinitionError, SinkError, TautochroneError
 from tautochrone.redaction import MASK, keep_secret
 
 pytestmark = pytest.mark.spark
@@ -88,6 +88,33 @@ def test_persisted_views_are_listed(taut: Taut) -> None:
     assert (view["dataset"], view["kind"], view["policy"]) == ("lake.default.renamed", "view", None)
     assert view["reads"] == ["lake.default.orders"]
     assert view["location"].endswith("d/b.sql:1")
+
+
+def test_mirrored_tables_are_listed_and_checked(taut: Taut) -> None:
+    (taut.folder / "d/a.sql").write_text(
+        "CREATE MATERIALIZED VIEW orders TBLPROPERTIES ('tautochrone.sinks' = 'shop') AS SELECT 1 AS k;\n"
+        "CREATE MATERIALIZED VIEW lines TBLPROPERTIES ('tautochrone.sinks' = 'shop') AS SELECT 1 AS id"
+    )
+    settings = '[sinks.shop]\nformat = "mariadb"\noptions = { url = "mariadb://u@h/mirror" }\n'
+    (taut.folder / "tautochrone.toml").write_text(settings + 'key = ["id"]\nkeys = { orders = ["k"] }\n')
+    out, _ = taut("--json")
+    mirrors = [entry for entry in map(json.loads, out.splitlines()) if entry["kind"] == "mirror"]
+    assert [(entry["dataset"], entry["shown_as"], entry["key"], entry["mode"]) for entry in mirrors] == [
+        ("lake.default.lines", "mirror.lines", ["id"], "changes"),
+        ("lake.default.orders", "mirror.orders", ["k"], "changes"),
+    ]
+    out, _ = taut()
+    assert out.splitlines()[-1].split() == [
+        "shop",
+        "mariadb",
+        "default.orders",
+        "mirror.orders",
+        "k",
+        "changes",
+    ]
+    (taut.folder / "tautochrone.toml").write_text(settings + 'key = ["id"]\n')
+    with pytest.raises(SinkError, match="orders has no column id"):
+        taut()
 
 
 def test_the_projects_policy_is_the_default(taut: Taut) -> None:

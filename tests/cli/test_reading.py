@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import tautochrone.runtime.delivery.audit
 import tautochrone.runtime.job.topology
 import tautochrone.runtime.views.verify
 from tautochrone.cli.main import main
+from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, TableName
 from tautochrone.runtime.delivery.audit import SinkVerdict
 from tautochrone.runtime.views.verify import Verdict
@@ -115,6 +117,18 @@ def test_sinks(
 ) -> None:
     project.setattr(tautochrone.runtime.delivery.audit, "verify_sink", lambda *_: verdicts)
     assert main(["verify", *arguments, "--sink", "mirror"]) == status
+
+
+def test_a_sink_that_shows_nothing_yet_is_not_compared(
+    project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shows_nothing(*_: object) -> Iterator[SinkVerdict]:
+        raise SinkError("SINK_SHOWS_NOTHING", "Sink mirror shows no checkpoint yet", hint="Run it.")
+        yield
+
+    project.setattr(tautochrone.runtime.delivery.audit, "verify_sink", shows_nothing)
+    assert main(["verify", "--sink", "mirror"]) == 3
+    assert "nothing was compared: Sink mirror shows no checkpoint yet. Run it." in capsys.readouterr().err
 
 
 def test_what_was_named_and_not_compared_is_told(

@@ -202,3 +202,13 @@ def test_corrected_file_is_read_by_the_running_flow(pipeline: Pipeline) -> None:
 def pipeline(pipeline: Pipeline) -> Pipeline:
     drop(pipeline, "a", '{"id":1,"amount":10}')
     return pipeline
+
+
+def test_a_failure_that_new_definitions_end_is_reported_if_they_do_not(bench: Bench) -> None:
+    bench.query.die(DefinitionsOutdatedError("CAPTURED_TABLE_CHANGED", "orders has another column"))
+    bench.after(0.1)
+    assert bench.events == []
+    assert bench.ingestion.outdated_flows == {"flow"}
+    bench.ingestion.report_deferred()
+    bench.ingestion.report_deferred()
+    assert bench.events == ["flow_failed"]

@@ -77,8 +77,22 @@ class SparkBench:
         texts = [spark.StructField(name, spark.StringType()) for name in self.columns[1:]]
         return spark.StructType([spark.StructField("id", spark.LongType()), *texts])
 
+    def numbers(self) -> Any:
+        self.columns = list(COLUMNS)
+        return spark.StructType([spark.StructField(name, spark.LongType()) for name in COLUMNS])
+
     def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
         return ListRows(list(COLUMNS), rows)
+
+    def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def ids(self, table: TableName) -> Sequence[int]:
+        columns, self.columns = self.columns, ["id"]
+        try:
+            return [row[0] for row in self.read(table)]
+        finally:
+            self.columns = columns
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
         # A commit is one transaction, and what is staged ends with the connection.

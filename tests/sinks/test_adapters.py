@@ -22,7 +22,10 @@ ROOT = DOCS.parent
 def test_a_format_is_complete(name: str) -> None:
     adapter = ADAPTERS[name]
     assert name in known_formats()
-    for function in (adapter.opens, adapter.reads_options, adapter.examines, adapter.opens_participant):
+    functions = (adapter.opens, adapter.reads_options, adapter.examines, adapter.opens_participant)
+    # The columns of a publication are those of its files.
+    assert bool(adapter.checks_table) is not adapter.takes_files
+    for function in (*functions, adapter.checks_table):
         if function:
             module, _, attribute = function.partition(":")
             assert callable(getattr(import_module(module), attribute))

@@ -42,6 +42,12 @@ class Bench:
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         return SqliteSink("mirror", self._path).rows(table)
 
+    def numbers(self) -> None:
+        return None
+
+    def ids(self, table: TableName) -> Sequence[int]:
+        return [row[0] for row in self.read(table)]
+
     def break_during(self, operation: Operation) -> type[Exception] | None:
         if operation not in BREAKS:
             return None

@@ -82,7 +82,9 @@ def fresh_schema() -> str:
 
 def sink_url(database: str) -> str:
     """The URL of a user with the rights that a sink needs in a database, which is not there yet."""
-    rights = "CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, UPDATE, DELETE"
+    rights = (
+        "CREATE, ALTER, DROP, INDEX, CREATE VIEW, CREATE TEMPORARY TABLES, SELECT, INSERT, UPDATE, DELETE"
+    )
     with open_connection() as connection:
         cursor = connection.cursor()
         cursor.execute("CREATE USER IF NOT EXISTS sink@'%%' IDENTIFIED BY %s", (SINK_PASSWORD,))

@@ -27,6 +27,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.runtime.delivery.check_sinks import Mirror, mirrors_of
 from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 from tautochrone.sinks import examine_sink, has_adapter
 from tautochrone.spark.session.settings import SparkSettings
@@ -160,6 +161,7 @@ def _sinks(definitions: Definitions, graph: Graph, settings: Settings) -> Iterat
         yield skipped("sinks", "no sink of the project has an adapter")
     for sink in declared:
         yield check("sinks", lambda sink=sink: _sink(sink))  # type: ignore[misc]
+        yield check("sinks", lambda sink=sink: _mirrored_tables(sink, graph))  # type: ignore[misc]
 
 
 def _sink(sink: SinkDeclaration) -> str:
@@ -169,6 +171,20 @@ def _sink(sink: SinkDeclaration) -> str:
         error.location = error.location or sink.location or None
         raise
     return f"{sink.name}: {answer or f'the adapter of {sink.format} cannot be asked'}"
+
+
+def _mirrored_tables(sink: SinkDeclaration, graph: Graph) -> str:
+    try:
+        tables = [f"{mirror.table.without_catalog} is {_shown(mirror)}" for mirror in mirrors_of(sink, graph)]
+    except SinkError as error:
+        error.location = error.location or sink.location or None
+        raise
+    return f"{sink.name}: {'; '.join(tables)}"
+
+
+def _shown(mirror: Mirror) -> str:
+    key = f", key {', '.join(mirror.key)}" if mirror.key else ""
+    return f"{mirror.shown_as or mirror.format}{key}"
 
 
 def _kafka(session: SparkSession, cluster: KafkaOptions) -> str:

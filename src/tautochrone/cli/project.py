@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tautochrone.app.finding import Finding
     from tautochrone.model.checkpoint import RefreshPolicy
     from tautochrone.project.graph import Graph
+    from tautochrone.runtime.delivery.check_sinks import Mirror
 
 __all__ = ["config", "doctor", "dry_run", "init", "prepare", "support_bundle"]
 
@@ -92,7 +94,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
 
     with Project(options, line_events, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
-        check_sinks(project.base, definitions, graph, project.settings.sinks)
+        mirrors = check_sinks(project.base, definitions, graph, project.settings.sinks)
         default = project.settings.refresh_policy
         if arguments.explain is not None:
             return _explain(graph, default, arguments.explain, as_json=arguments.json)
@@ -114,6 +116,8 @@ def dry_run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         for entry in entries:
             json_line(entry)
+        for mirror in mirrors:
+            json_line(_mirror_entry(mirror))
     else:
         table(
             ("dataset", "kind", "reads", "policy", "location"),
@@ -122,7 +126,40 @@ def dry_run(arguments: argparse.Namespace) -> int:
                 for e in entries
             ],
         )
+        _show_mirrors(mirrors)
     return 0
+
+
+def _mirror_entry(mirror: Mirror) -> dict[str, Any]:
+    return {
+        "dataset": str(mirror.table),
+        "kind": "mirror",
+        "sink": mirror.sink,
+        "format": mirror.format,
+        "shown_as": mirror.shown_as,
+        "key": list(mirror.key),
+        "mode": "inserts" if mirror.inserts_only else "changes",
+        "location": mirror.location,
+    }
+
+
+def _show_mirrors(mirrors: Sequence[Mirror]) -> None:
+    """What goes where, below the datasets."""
+    if not mirrors:
+        return
+    answer().write("\n")
+    rows = [
+        (
+            mirror.sink,
+            mirror.format,
+            mirror.table.without_catalog,
+            mirror.shown_as or "",
+            ", ".join(mirror.key),
+            "inserts" if mirror.inserts_only else "changes",
+        )
+        for mirror in mirrors
+    ]
+    table(("sink", "format", "dataset", "shown as", "key", "takes"), rows)
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from tautochrone.redaction import redacted
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tautochrone.model.sink import SinkDeclaration
     from tautochrone.runtime.delivery.audit import SinkVerdict
 
 __all__ = ["query", "rows_of", "verify_views"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
+_NOTHING_SHOWN = "SINK_SHOWS_NOTHING"
 _RESULTS = {True: "equal", False: "DIFFERENT", None: "not comparable"}
 
 
@@ -125,29 +127,36 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     with Project(options, log_event, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         declared = sink_declarations(definitions, graph, project.settings.sinks, has_adapter)
-        by_name = {declaration.name: declaration for declaration in declared}
-        if arguments.sink not in by_name:
-            raise SinkError(
-                "SINK_NOT_FOUND",
-                f"No sink with an adapter is called {arguments.sink}",
-                hint="known sinks: " + (", ".join(by_name) or "none"),
-                sqlstate="42704",
-            )
+        declaration = _named_sink(declared, arguments.sink)
         tables = find_all(definitions, arguments.names)
-        for verdict in verify_sink(
-            project.base,
-            project.store(),
-            project.lake,
-            by_name[arguments.sink],
-            tables,
-            arguments.checkpoint,
-        ):
-            is_other = arguments.checkpoint not in (None, verdict.checkpoint)
-            # Equal at another checkpoint than the one that was asked for is no answer about that one.
-            answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
-            _show_sink_verdict(verdict, as_json=arguments.json)
+        verdicts = verify_sink(
+            project.base, project.store(), project.lake, declaration, tables, arguments.checkpoint
+        )
+        try:
+            for verdict in verdicts:
+                is_other = arguments.checkpoint not in (None, verdict.checkpoint)
+                # Equal at another checkpoint than the one that was asked for is no answer about that one.
+                answers[verdict.dataset] = None if is_other and verdict.equal else verdict.equal
+                _show_sink_verdict(verdict, as_json=arguments.json)
+        except SinkError as error:
+            if error.error_class != _NOTHING_SHOWN:
+                raise
+            sys.stderr.write(f"nothing was compared: {error.message}. {error.hint}\n")
+            return _EXIT_NOT_COMPARED
     named = tables or (list(answers) if arguments.checkpoint is not None else [])
     return _exit_status(answers, named, "the sink does not show it")
+
+
+def _named_sink(declared: Sequence[SinkDeclaration], name: str) -> SinkDeclaration:
+    by_name = {declaration.name: declaration for declaration in declared}
+    if name not in by_name:
+        raise SinkError(
+            "SINK_NOT_FOUND",
+            f"No sink with an adapter is called {name}",
+            hint="known sinks: " + (", ".join(by_name) or "none"),
+            sqlstate="42704",
+        )
+    return by_name[name]
 
 
 def _show_sink_verdict(verdict: SinkVerdict, *, as_json: bool) -> None:

@@ -245,6 +245,8 @@ class ReasonCode(StrEnum):
     SINK_TABLE_MISSING = "SINK_TABLE_MISSING"
     SINK_TABLE_UNRECORDED = "SINK_TABLE_UNRECORDED"
     SINK_TABLE_ALTERED = "SINK_TABLE_ALTERED"
+    SINK_COLUMNS_CHANGED = "SINK_COLUMNS_CHANGED"
+    SINK_KEY_CHANGED = "SINK_KEY_CHANGED"
     SINK_ROWS_DIFFER = "SINK_ROWS_DIFFER"
     SINK_HISTORY_OLD = "SINK_HISTORY_OLD"
     SINK_CHECKPOINT_NOT_SHOWN = "SINK_CHECKPOINT_NOT_SHOWN"
@@ -666,6 +668,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_TABLE_MISSING: "somebody dropped or renamed it in the sink",
     ReasonCode.SINK_TABLE_UNRECORDED: "the sink does not say which rows it shall have",
     ReasonCode.SINK_TABLE_ALTERED: "somebody altered it in the sink, so its rows cannot be compared",
+    ReasonCode.SINK_COLUMNS_CHANGED: "columns changed their type or went: {columns}",
+    ReasonCode.SINK_KEY_CHANGED: "its key was {before}, and is {after} now",
     ReasonCode.SINK_ROWS_DIFFER: "somebody changed it in the sink: it has {rows} rows, and not the same as "
     "the {recorded} that were delivered",
     ReasonCode.SINK_HISTORY_OLD: "older checkpoints than {oldest} are no longer kept by the sink",

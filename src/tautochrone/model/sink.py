@@ -405,12 +405,17 @@ class Sink(Protocol):
             SinkFencedError: the sink has seen a higher one.
         """
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
         """Create what stands for a table, or add the columns that it lacks. Repeatable.
 
         Args:
             schema: a pyspark StructType.
             key: the columns that identify a row; empty when none are known.
+
+        Returns:
+            Why all rows must be sent, by `replace` in a transaction of this process: columns have another
+            type or went, or the key is another one. The commit of that transaction puts the new table in the
+            place of the older one, which readers see until then. None: the table takes deltas.
 
         Raises:
             SinkError: `SINK_SCHEMA_UNSUPPORTED`, the sink cannot hold such a table: a name, a type, a number
@@ -606,6 +611,7 @@ class SinkDeclaration:
     Attributes:
         options: of the adapter; they may hold secrets.
         key: the columns that identify a row, for sinks that need to know.
+        keys: those of tables that have a key of their own.
         insert_only: tables of which only new rows are delivered: the sources of append flows.
         attempts: failed tries in a row after which the policy `SKIP_WITH_ALARM` skips.
         catch_up_ms: so long retention keeps what is not delivered; later the mirror is rebuilt.
@@ -616,11 +622,16 @@ class SinkDeclaration:
     tables: tuple[TableName, ...]
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     key: tuple[str, ...] = ()
+    keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     insert_only: frozenset[TableName] = frozenset()
     policy: DeliveryPolicy = DeliveryPolicy.RETRY
     attempts: int = 3
     catch_up_ms: int = 7 * 24 * 3_600_000
     location: str = ""
+
+    def key_of(self, table: TableName) -> tuple[str, ...]:
+        """The columns that identify a row of a table; empty when none are known."""
+        return self.keys.get(table, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

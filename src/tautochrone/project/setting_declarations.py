@@ -474,6 +474,12 @@ SETTINGS = (
         meaning="the columns that identify a row, for formats that need to know",
     ),
     Setting(
+        key="sinks.*.keys.*",
+        kind=NameList(),
+        meaning="the columns that identify a row of this table, where they are others than those of `key` "
+        "([sinks](sinks.md#keys))",
+    ),
+    Setting(
         key="sinks.*.policy",
         kind=Choice(DeliveryPolicy),
         meaning="what a failed delivery means: `retry` (as without it), `skip_with_alarm`, or `hold_back`: "

@@ -175,6 +175,7 @@ class SinkSettings:
     """A section `[sinks.NAME]`. None for settings that it does not have.
 
     Attributes:
+        keys: by table, as the section names it, the columns that identify its rows.
         reread: the options again, with what the files of secrets hold now.
         publishes_all: of a publication: it takes all tables of the project.
         publishes_format: of a publication: it takes the tables whose definition asks for this format.
@@ -183,6 +184,7 @@ class SinkSettings:
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     key: tuple[str, ...] | None = None
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     policy: DeliveryPolicy = DeliveryPolicy.RETRY
     attempts: int = 3
     catch_up_ms: int = 7 * 24 * 3_600_000
@@ -196,16 +198,21 @@ def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettin
     """The sections, from all settings in force (`setting_layers.Value` by path)."""
     sections: dict[str, dict[str, Any]] = {}
     options: dict[str, dict[str, Any]] = {}
+    keys: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         if path[0] != "sinks":
             continue
         section = sections.setdefault(path[1], {"origin": value.origin})
         if path[2] == "options":
             options.setdefault(path[1], {})[path[3]] = value
+        elif path[2] == "keys":
+            keys.setdefault(path[1], {})[path[3]] = value.value
         else:
             section[{"catch_up": "catch_up_ms"}.get(path[2], path[2])] = value.value
     for name, given in options.items():
         sections[name] |= {"options": _revealed(given), "reread": partial(_revealed, given)}
+    for name, columns in keys.items():
+        sections[name]["keys"] = columns
     return {name: SinkSettings(**section) for name, section in sections.items()}
 
 

@@ -7,7 +7,7 @@ whose format has no adapter is written by Spark's streaming queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.errors import DefinitionError
@@ -37,7 +37,8 @@ def sink_declarations(
 
     Raises:
         DefinitionError: `SINK_NOT_DECLARED`, a table names a sink that nothing declares;
-            `SINK_DECLARED_TWICE`; `SINK_FLOW_TRANSFORMS`, `SINK_SOURCE_EXTERNAL`: an append flow that cannot
+            `SINK_DECLARED_TWICE`; `SINK_TABLE_NOT_FOUND`, a key is for another table;
+            `SINK_FLOW_TRANSFORMS`, `SINK_SOURCE_EXTERNAL`: an append flow that cannot
             be delivered as the changes of one table; `INVALID_SINKS`, the property on a dataset
             that cannot have it.
     """
@@ -180,12 +181,33 @@ def _declaration(
         tables=tuple(sorted(tables)),
         options=options,
         key=settings.key or _split_names(options.get("key", "")),
+        keys=_keys(name, settings, tables),
         insert_only=frozenset(table for table, only_inserts in tables.items() if only_inserts),
         policy=settings.policy,
         attempts=settings.attempts,
         catch_up_ms=settings.catch_up_ms,
         location=settings.origin if created is None else str(created.location),
     )
+
+
+def _keys(
+    sink: str, settings: SinkSettings, tables: Collection[TableName]
+) -> dict[TableName, tuple[str, ...]]:
+    """The keys of tables that have one of their own."""
+    keys: dict[TableName, tuple[str, ...]] = {}
+    for text, columns in settings.keys.items():
+        named = [table for table in tables if text in (table.table, table.without_catalog, str(table))]
+        if len(named) != 1:
+            goes = "several of its tables are" if named else "no table of it is"
+            raise DefinitionError(
+                "SINK_TABLE_NOT_FOUND",
+                f"The sink {sink} has a key for {text}, and {goes} called so",
+                location=settings.origin,
+                hint="Its tables: " + ", ".join(sorted(table.without_catalog for table in tables)),
+                sqlstate="42704",
+            )
+        keys[named[0]] = columns
+    return keys
 
 
 def _split_names(text: str) -> tuple[str, ...]:

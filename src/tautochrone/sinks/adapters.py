@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from tautochrone.errors import SettingsError, SinkError
-from tautochrone.model.sink import Sink
+from tautochrone.model.names import TableName
+from tautochrone.model.sink import Sink, SinkDeclaration
 from tautochrone.model.transactions import Participant
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Adapter",
     "ConfiguredParticipant",
     "SinkFactory",
+    "check_mirrored_table",
     "check_sink",
     "examine_sink",
     "has_adapter",
@@ -50,6 +52,8 @@ class Adapter:
         opens: the function that opens a sink (`SinkFactory`), as `module:function`.
         reads_options: the function that refuses wrong options, and asks no server.
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
+        checks_table: the function from name, options, table, schema and key to what the table is called in
+            the sink. It refuses what the format cannot have, and asks no server. Empty: there is none.
         opens_participant: that of a participant; empty: the format has none.
         takes_files: it is a publication (`model.sink.TakesFiles`), with a suite of tests of its own.
         page: in docs/.
@@ -58,6 +62,7 @@ class Adapter:
     opens: str
     reads_options: str
     examines: str
+    checks_table: str = ""
     opens_participant: str = ""
     takes_files: bool = False
     page: str
@@ -68,6 +73,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.clickhouse:open_clickhouse_sink",
         reads_options=f"{_PACKAGE}.clickhouse.options:server_options",
         examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
+        checks_table=f"{_PACKAGE}.clickhouse.tables:check_table",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
         page="clickhouse.md",
     ),
@@ -75,24 +81,28 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.postgresql:open_postgresql_sink",
         reads_options=f"{_PACKAGE}.postgresql.options:postgresql_options",
         examines=f"{_PACKAGE}.postgresql.options:examine_postgresql_sink",
+        checks_table=f"{_PACKAGE}.postgresql.tables:check_table",
         page="postgresql-sink.md",
     ),
     "mariadb": Adapter(
         opens=f"{_PACKAGE}.mariadb:open_mariadb_sink",
         reads_options=f"{_PACKAGE}.mariadb.options:mariadb_options",
         examines=f"{_PACKAGE}.mariadb.options:examine_mariadb_sink",
+        checks_table=f"{_PACKAGE}.mariadb.tables:check_table",
         page="mariadb-sink.md",
     ),
     "starrocks": Adapter(
         opens=f"{_PACKAGE}.starrocks:open_starrocks_sink",
         reads_options=f"{_PACKAGE}.starrocks.options:starrocks_options",
         examines=f"{_PACKAGE}.starrocks.options:examine_starrocks_sink",
+        checks_table=f"{_PACKAGE}.starrocks.tables:check_table",
         page="starrocks-sink.md",
     ),
     "kafka-transactional": Adapter(
         opens=f"{_PACKAGE}.kafka:open_kafka_sink",
         reads_options=f"{_PACKAGE}.kafka.options:kafka_options",
         examines=f"{_PACKAGE}.kafka.options:examine_kafka_sink",
+        checks_table=f"{_PACKAGE}.kafka.topics:check_table",
         page="kafka-sink.md",
     ),
     "delta-publication": Adapter(
@@ -168,6 +178,29 @@ def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> bool:
     if check is not None:
         check(name, options)
     return False
+
+
+def check_mirrored_table(declaration: SinkDeclaration, table: TableName, schema: Any) -> str | None:
+    """Refuse a table that the format of its sink cannot have: a type, a name, a key. No system is asked.
+
+    An adapter of another package is asked if its factory has a function `check_table`.
+
+    Args:
+        schema: a pyspark StructType.
+
+    Returns:
+        What the table is called in the sink; None: the adapter has no such function.
+
+    Raises:
+        SinkError: as `Sink.ensure`, as far as it needs no server.
+    """
+    name, options = declaration.name, declaration.options
+    own = _own_adapter(declaration.format)
+    if own is None:
+        check = getattr(_factory(name, declaration.format), "check_table", None)
+    else:
+        check = EntryPoint(name, own.checks_table, _GROUP).load() if own.checks_table else None
+    return None if check is None else str(check(name, options, table, schema, declaration.key_of(table)))
 
 
 def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str | None:

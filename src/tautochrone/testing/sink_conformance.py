@@ -61,11 +61,17 @@ class SinkBench(Protocol):
     def schema(self, *columns: str) -> Any:
         """A schema with `id` BIGINT, `word` STRING and further nullable STRING columns."""
 
+    def numbers(self) -> Any | None:
+        """The columns `id` and `word`, both BIGINT; None: the adapter keeps no types."""
+
     def frame(self, rows: Sequence[tuple[Any, ...]]) -> Rows:
         """Rows of the columns `id` and `word`."""
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         """What a user of the sink sees."""
+
+    def ids(self, table: TableName) -> Sequence[int]:
+        """The values of `id` that a user of the sink sees, whatever other columns there are."""
 
     def break_during(self, operation: Operation) -> type[Exception] | None:
         """Break the next such operation in its middle; the error that it then raises. None: the adapter

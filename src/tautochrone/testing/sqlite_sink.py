@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.lake import RowChange, Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
     Capabilities,
     Digest,
@@ -51,6 +51,7 @@ CREATE TABLE IF NOT EXISTS taut_pointer (id INTEGER PRIMARY KEY CHECK (id = 1), 
     sink TEXT, lake TEXT, published TEXT);
 CREATE TABLE IF NOT EXISTS taut_transactions (id TEXT PRIMARY KEY, fence INTEGER NOT NULL,
     state TEXT NOT NULL, intent TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS taut_rebuilds (name TEXT PRIMARY KEY, columns TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS taut_staged (tx TEXT NOT NULL, name TEXT NOT NULL, chunk INTEGER NOT NULL,
     sign TEXT NOT NULL, row TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS taut_staged_by_transaction ON taut_staged (tx, name);
@@ -170,17 +171,25 @@ class SqliteSink:
             connection.execute("INSERT OR IGNORE INTO taut_pointer (id, fence) VALUES (1, 0)")
             connection.execute("UPDATE taut_pointer SET fence = ?", (int(fence),))
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:  # noqa: ARG002
         # Columns carry no type: SQLite keeps each value as it comes.
         columns = [str(name) for name in schema.fieldNames()]
         with self._write(fence) as connection:
             existing_columns = self._columns(table)
+            gone = [name for name in existing_columns if name not in columns]
+            connection.execute("DELETE FROM taut_rebuilds WHERE name = ?", (str(table),))
+            if gone:
+                # The commit that replaces all rows does it.
+                row = (str(table), json.dumps(columns))
+                connection.execute("INSERT INTO taut_rebuilds VALUES (?, ?)", row)
+                return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(gone))
             if not existing_columns:
                 listed = ", ".join(map(_quoted, columns))
                 connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")
             for column in columns if existing_columns else ():
                 if column not in existing_columns:
                     connection.execute(f"ALTER TABLE {_sql_name(table)} ADD COLUMN {_quoted(column)}")
+        return None
 
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
@@ -424,6 +433,9 @@ class SqliteSink:
 
     def _apply(self, transaction: TransactionId) -> None:
         connection, name = self._connection, str(transaction)
+        intent = self._intent(transaction)
+        for replaced in intent.replaced:
+            self._rebuild(replaced)
         staged = connection.execute(
             "SELECT name, sign, row FROM taut_staged WHERE tx = ? ORDER BY sign", (name,)
         )
@@ -451,7 +463,6 @@ class SqliteSink:
                 marks = ", ".join("?" * len(row))
                 connection.execute(f"INSERT INTO {target} ({columns}) VALUES ({marks})", tuple(row.values()))
         connection.execute("DELETE FROM taut_staged WHERE tx = ?", (name,))
-        intent = self._intent(transaction)
         contents = {table: self._content(table) for table in intent.versions}
         records = {
             table: TableRecord("", content, tuple(self._columns(table)))
@@ -459,6 +470,16 @@ class SqliteSink:
             if content is not None
         }
         connection.execute("UPDATE taut_pointer SET published = ?", (Pointer(intent, records).text(),))
+
+    def _rebuild(self, table: TableName) -> None:
+        """Create the table anew if it gets other columns."""
+        query = "SELECT columns FROM taut_rebuilds WHERE name = ?"
+        row = self._connection.execute(query, (str(table),)).fetchone()
+        if row is not None:
+            self._connection.execute(f"DROP TABLE {_sql_name(table)}")
+            listed = ", ".join(map(_quoted, json.loads(row[0])))
+            self._connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")
+            self._connection.execute("DELETE FROM taut_rebuilds WHERE name = ?", (str(table),))
 
     def _columns(self, table: TableName) -> list[str]:
         name = _sql_text(_mirror_table_name(table))

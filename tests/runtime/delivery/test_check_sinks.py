@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
 
 from tautochrone.errors import DefinitionError, SinkError
 from tautochrone.model.definitions import FlowInputs, SourceLocation
@@ -15,7 +16,7 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Sink
 from tautochrone.project.queries import Project, PythonQuery
 from tautochrone.project.settings import SinkSettings
-from tautochrone.runtime.delivery.check_sinks import check_sinks
+from tautochrone.runtime.delivery.check_sinks import Mirror, check_sinks
 from tautochrone.sinks import check_sink, known_formats, register_sink
 
 HERE = SourceLocation("pipeline.py", 3)
@@ -23,7 +24,17 @@ OUT = TableName("lake", ("default",), "out")
 ORDERS = TableName("lake", ("default",), "orders")
 
 
-def check(session: Any, format_name: str, *data_sources: Any, **options: str) -> None:
+SCHEMA = spark_types.StructType().add("id", "long").add("word", "string")
+
+
+def check(
+    session: Any,
+    format_name: str,
+    *data_sources: Any,
+    columns: Any = None,
+    settings: SinkSettings = SinkSettings(),  # noqa: B008
+    **options: str,
+) -> list[Mirror]:
     """The sink of a project, with one flow into it and one table that names it."""
     project = Project(Path(), data_sources=list(data_sources))
     query = PythonQuery(lambda: None, project, None, None)  # type: ignore[arg-type]
@@ -34,8 +45,8 @@ def check(session: Any, format_name: str, *data_sources: Any, **options: str) ->
     definitions: Any = SimpleNamespace(sinks={OUT: sink}, datasets={})
     if format_name in known_formats():
         definitions.datasets = {ORDERS: SimpleNamespace(name=ORDERS, properties={}, location=HERE)}
-    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,))
-    check_sinks(session, definitions, graph, {"out": SinkSettings()})
+    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,), schemas={ORDERS: columns or SCHEMA})
+    return check_sinks(session, definitions, graph, {"out": settings})
 
 
 @pytest.mark.spark
@@ -84,3 +95,42 @@ def test_an_adapter_of_another_package_checks_its_options() -> None:
     factory.check_options = lambda name, options: checked.append((name, options))  # type: ignore[attr-defined]
     check_sink("mirror", "toy-checked", {"a": "b"})
     assert checked == [("mirror", {"a": "b"})]
+
+
+TEXT = spark_types.StringType()
+FORMATS = {
+    "clickhouse": {"url": "clickhouse://h/shop"},
+    "kafka-transactional": {"kafka.bootstrap.servers": "h:1", "mode": "changelog"},
+    "mariadb": {"url": "mariadb://u@h/shop"},
+    "postgresql": {"url": "postgresql://h/d", "schema": "shop"},
+    "starrocks": {"url": "http://u@h:8030/shop"},
+}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_what_a_sink_cannot_have_is_refused_without_its_system(format_name: str) -> None:
+    options = FORMATS[format_name]
+    (mirror,) = check(None, format_name, settings=SinkSettings(keys={"orders": ("id",)}), **options)
+    assert mirror.shown_as == ("out.orders" if format_name == "kafka-transactional" else "shop.orders")
+    assert mirror.key == ("id",)
+    cases: list[tuple[dict[str, spark_types.DataType], str]] = [
+        ({"id": spark_types.NullType()}, "SINK_TYPE_UNSUPPORTED"),
+        ({"word": TEXT}, "SINK_COLUMN_MISSING"),
+    ]
+    if format_name != "kafka-transactional":
+        cases.append(({"id": TEXT, "_taut_hash": TEXT}, "SINK_COLUMN_NAME_RESERVED"))
+    if format_name in ("mariadb", "postgresql"):
+        cases.append(({"id": TEXT, "x" * 65: TEXT}, "SINK_SCHEMA_UNSUPPORTED"))
+    for columns, error_class in cases:
+        schema = spark_types.StructType([spark_types.StructField(*column) for column in columns.items()])
+        with pytest.raises(SinkError) as refused:
+            check(None, format_name, columns=schema, settings=SinkSettings(key=("id",)), **options)
+        assert refused.value.error_class == error_class
+        assert refused.value.location == str(HERE)
+
+
+def test_a_key_is_for_a_table_of_the_sink() -> None:
+    with pytest.raises(DefinitionError) as refused:
+        check(None, "postgresql", settings=SinkSettings(keys={"lines": ("id",)}), **FORMATS["postgresql"])
+    assert refused.value.error_class == "SINK_TABLE_NOT_FOUND"
+    assert refused.value.hint == "Its tables: default.orders"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,6 +221,42 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
     left = [[(e["dataset"], e["reason_code"]) for e in event["left_to_spark"]] for event in (first, *later)]
     code = "STORAGE_NOT_LOCAL"
     assert list(map(sorted, left)) == [[], [(str(LINES), code), (str(ORDERS), code)], [(str(LINES), code)]]
+
+
+def test_a_table_with_other_columns_is_sent_whole_and_alone(world: World) -> None:
+    delivery = world.delivery()
+    schemas = delivery.job.graph.schemas
+    schemas[ORDERS] = Columns("id", "word", "more")
+    world.publish([bag(1), bag(1)])
+    assert delivery.deliver()
+    schemas[ORDERS] = Columns("id", "word")
+    newest = world.publish([bag(1, 2), bag(1, 2)])
+    assert delivery.deliver()
+    assert world.check() == newest
+    event = world.named("sink_delivered")[-1]
+    assert [(e["dataset"], e["reason_code"]) for e in event["replaced_reasons"]] == [
+        (str(ORDERS), "SINK_COLUMNS_CHANGED")
+    ]
+    newest = world.publish([bag(2), bag(1, 2)])
+    assert delivery.deliver()
+    assert world.check() == newest
+    assert not world.named("sink_delivered")[-1]["replaced"]
+
+
+def test_each_table_has_its_own_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: dict[TableName, Sequence[str]] = {}
+    ensure = SqliteSink.ensure
+
+    def noted(sink: SqliteSink, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Any:
+        keys[table] = key
+        return ensure(sink, table, schema, key, fence)
+
+    monkeypatch.setattr(SqliteSink, "ensure", noted)
+    delivery = world.delivery()
+    delivery.declaration = replace(delivery.declaration, key=("id",), keys={LINES: ("id", "word")})
+    world.publish([bag(1), bag(1)])
+    assert delivery.deliver()
+    assert keys == {ORDERS: ("id",), LINES: ("id", "word")}
 
 
 def test_a_sink_without_news_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

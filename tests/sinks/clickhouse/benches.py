@@ -112,11 +112,17 @@ class EmbeddedBench:
         texts = [StructField(name, StringType()) for name in ("word", *columns)]
         return StructType([StructField("id", LongType()), *texts])
 
+    def numbers(self) -> Any:
+        return StructType([StructField(name, LongType()) for name in ("id", "word")])
+
     def frame(self, rows: Sequence[tuple[Any, ...]]) -> ListRows:
         return ListRows(["id", "word"], rows)
 
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         return self.read_server(self.options.database, table)
+
+    def ids(self, table: TableName) -> Sequence[int]:
+        return [row[0] for row in self.read(table)]
 
     def read_server(self, database: str, table: TableName) -> Sequence[tuple[Any, ...]]:
         view = f"{name_sql(database)}.{name_sql(plain_name(table, database))}"
@@ -129,6 +135,11 @@ class EmbeddedBench:
         for engine in self._engines:
             setattr(engine, moment, lambda statement: text in statement)
         return BrokenConnectionError
+
+    def break_when(self, moment: str, condition: Callable[[str], bool] | None) -> None:
+        """Break the connection before or after the next statement that meets the condition, once."""
+        for engine in self._engines:
+            setattr(engine, moment, condition)
 
     def lose_answer(self) -> type[Exception]:
         for engine in self._engines:

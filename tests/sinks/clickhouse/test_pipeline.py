@@ -161,6 +161,27 @@ def test_each_pointer_shows_the_lake_at_its_checkpoint(shop: Shop) -> None:
     assert (row["id"], row["amount"], in_sink, in_lake) == (21, "2.50", 0, 1)
 
 
+def test_a_view_with_other_columns_is_mirrored_anew_and_alone(shop: Shop) -> None:
+    shop.add()
+    assert shop.pipeline.run().state == "COMPLETED"
+    definitions = shop.pipeline.folder / "definitions/shop.py"
+    text = definitions.read_text()
+    changed = text.replace("sum(amount) AS amount", "CAST(sum(amount) AS STRING) AS amount, count(*) AS n")
+    definitions.write_text(changed)
+    shop.add()
+    happened = shop.pipeline.run()
+    assert happened.state == "COMPLETED", happened.of("sink_failed")
+    reasons = {
+        each["dataset"].rsplit(".")[-1]: each["reason_code"]
+        for event in happened.of("sink_delivered")
+        for each in event["replaced_reasons"]
+    }
+    assert reasons == {"totals": "SINK_COLUMNS_CHANGED"}
+    assert [verdict.equal for verdict in shop.verdicts()] == [True, True, True]
+    with contextlib.closing(shop.sink()) as sink:
+        assert sink._first._engine.rows("SELECT amount, toString(n) FROM shop.totals") == [["8.00", "4"]]
+
+
 @pytest.mark.slow
 @pytest.mark.crash
 def test_a_killed_delivery_doubles_and_loses_nothing(shop: Shop) -> None:

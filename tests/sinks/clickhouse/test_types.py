@@ -171,16 +171,11 @@ def test_an_unsupported_type_is_named(bench: EmbeddedBench, kind: spark.DataType
 
 
 def test_columns_that_cannot_be_stored_are_refused(bench: EmbeddedBench) -> None:
-    long = spark.StructType([spark.StructField("x", spark.LongType())])
-    sink = opened(bench, long)
-    for schema, error_class in (
-        (spark.StructType([spark.StructField("x", spark.StringType())]), "SINK_COLUMNS_CHANGED"),
-        (spark.StructType([spark.StructField("y", spark.LongType())]), "SINK_COLUMNS_CHANGED"),
-        (spark.StructType([spark.StructField("_sign", spark.LongType())]), "SINK_COLUMN_NAME_RESERVED"),
-    ):
-        with pytest.raises(SinkError) as refused:
-            sink.ensure(TABLE, schema, (), Fence(1))
-        assert refused.value.error_class == error_class
+    sink = opened(bench, spark.StructType([spark.StructField("x", spark.LongType())]))
+    schema = spark.StructType([spark.StructField("_sign", spark.LongType())])
+    with pytest.raises(SinkError) as refused:
+        sink.ensure(TABLE, schema, (), Fence(1))
+    assert refused.value.error_class == "SINK_COLUMN_NAME_RESERVED"
 
 
 def test_names_of_other_tables_are_not_taken(bench: EmbeddedBench) -> None:

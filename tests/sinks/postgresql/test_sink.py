@@ -19,12 +19,12 @@ from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
 from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
-from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Sink, TransactionState
 from tautochrone.sinks import examine_sink
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
-from tautochrone.testing.sink_conformance import SinkConformance, transaction
+from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -164,7 +164,7 @@ def test_a_lost_connection_aborts_what_was_staged_and_no_commit(bench: Postgresq
     assert bench.read(ORDERS) == [(1, "one")]
 
 
-def test_tables_of_others_and_changed_columns_are_refused(bench: PostgresqlBench) -> None:
+def test_tables_of_others_are_refused(bench: PostgresqlBench) -> None:
     sink = bench.open()
     sink.fence(Fence(1))
     with psycopg.connect(bench.url, autocommit=True) as connection:
@@ -176,13 +176,49 @@ def test_tables_of_others_and_changed_columns_are_refused(bench: PostgresqlBench
         assert refused.value.error_class == "SINK_NAME_TAKEN"
         connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(bench.options.schema, "orders")))
     sink.ensure(ORDERS, bench.schema("more"), ["id"], Fence(1))
-    for schema, error_class in (
-        (bench.schema(), "SINK_COLUMNS_CHANGED"),
-        (bench.schema("more", "_taut_x"), "SINK_COLUMN_NAME_RESERVED"),
-    ):
-        with pytest.raises(SinkError) as refused:
-            sink.ensure(ORDERS, schema, [], Fence(1))
-        assert refused.value.error_class == error_class
+    with pytest.raises(SinkError) as refused:
+        sink.ensure(ORDERS, bench.schema("more", "_taut_x"), [], Fence(1))
+    assert refused.value.error_class == "SINK_COLUMN_NAME_RESERVED"
+
+
+def test_other_columns_keep_rights_and_views_of_the_table(bench: PostgresqlBench) -> None:
+    sink = bench.open()
+    sink.fence(Fence(1))
+    sink.ensure(ORDERS, bench.schema(), [], Fence(1))
+    deliver(sink, transaction(1), [(1, "one")])
+    table = sql.Identifier(bench.options.schema, "orders")
+
+    def run(statement: str) -> list[Any]:
+        with psycopg.connect(bench.url, autocommit=True) as connection:
+            cursor = connection.execute(sql.SQL(statement).format(table=table, schema=view))
+            return cursor.fetchall() if cursor.description else []
+
+    view = sql.Identifier(bench.options.schema, "words")
+    run("GRANT SELECT ON {table} TO PUBLIC")
+    run("CREATE VIEW {schema} AS SELECT word FROM {table}")
+    reason = sink.ensure(ORDERS, bench.numbers(), [], Fence(1))
+    assert str(reason) == "columns changed their type or went: word"
+
+    def rebuild(attempt: int) -> None:
+        versions = {ORDERS: Version("o2")}
+        opened = transaction(2, attempt=attempt)
+        intent = begin(sink, Intent(transaction=opened, versions=versions, replaced=(ORDERS,)))
+        rows = ListRows(["id", "word"], [(1, 11), (2, 22)])
+        sink.prepare(intent.transaction, sink.replace(intent.transaction, ORDERS, rows))
+        sink.commit(intent.transaction, Fence(1))
+
+    with pytest.raises(SinkError, match="words depends on column") as used:
+        rebuild(1)
+    assert used.value.error_class == "SINK_COLUMNS_USED"
+    assert not used.value.retryable
+    assert run("SELECT word FROM {schema}") == [("one",)]
+    run("DROP VIEW {schema}")
+    run("CREATE VIEW {schema} AS SELECT id FROM {table}")
+    rebuild(2)
+    assert sorted(run("SELECT id, word FROM {table}")) == [(1, 11), (2, 22)]
+    assert sorted(run("SELECT id FROM {schema}")) == [(1,), (2,)]
+    grants = "SELECT grantee::text FROM information_schema.table_privileges WHERE table_name = 'orders'"
+    assert ("PUBLIC",) in run(grants)
 
 
 @pytest.mark.parametrize(

@@ -97,12 +97,24 @@ class FakeDatabase:
                 self._sqlite.execute(f"ATTACH ':memory:' AS `{self.name}`")
                 self._sqlite.execute("INSERT INTO information_schema.schemata VALUES (?)", (self.name,))
                 return
+            exchanged = re.fullmatch(r"ALTER TABLE `.*?`\.`(.*?)` SWAP WITH `(.*?)`", statement)
+            if exchanged is not None:
+                self._exchange(exchanged[1], exchanged[2])
+                return
             text = re.sub(r" DISTRIBUTED BY .*", ")", statement)
             text = re.sub(r"\) PRIMARY KEY", ", PRIMARY KEY", text)
             text = text.replace("INSERT INTO", "INSERT OR REPLACE INTO", 1)
             self.query(text, arguments)
             if statement.startswith(("CREATE TABLE", "ALTER TABLE", "DROP TABLE")):
                 self._read_columns()
+
+    def _exchange(self, first: str, second: str) -> None:
+        """Tables keep their numbers."""
+        for before, after in ((first, "exchanged"), (second, first), ("exchanged", second)):
+            self._sqlite.execute(f"ALTER TABLE `{self.name}`.`{before}` RENAME TO `{after}`")
+            numbers = "UPDATE information_schema.tables_config SET table_name = ? WHERE table_name = ?"
+            self._sqlite.execute(numbers, (after, before))
+        self._read_columns()
 
     def close(self) -> None:
         """One connection serves all sinks of a test."""

@@ -85,7 +85,13 @@ def verify_sink(
             )
         published = sink.published()
         if published is None:
-            raise SinkError("SINK_SHOWS_NOTHING", f"Sink {declaration.name} has no checkpoint yet")
+            raise SinkError(
+                "SINK_SHOWS_NOTHING",
+                f"Sink {declaration.name} shows no checkpoint yet",
+                hint="`taut run` delivers to it, and `taut sinks` says what keeps it from that.",
+                parameters={"sink": declaration.name},
+                sqlstate="55000",
+            )
         auditor = _Auditor(session, lake, sink, declaration.name, published)
         if number is not None and number != published.checkpoint:
             _require_published(store, number)

@@ -8,7 +8,8 @@ sink says it shows. So the sinks of a store that was lost, restored or replaced 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -22,28 +23,51 @@ from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
-from tautochrone.sinks import check_sink, has_adapter, known_formats
+from tautochrone.sinks import check_mirrored_table, check_sink, has_adapter, known_formats
 
-__all__ = ["check_sinks", "key_missing_error", "require_own"]
+__all__ = ["Mirror", "check_sinks", "mirrors_of", "require_keys", "require_own"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """A table of a sink with an adapter.
+
+    Attributes:
+        shown_as: what the table is called in the sink; None: the adapter does not tell.
+        inserts_only: the sink gets new rows, and no changes.
+    """
+
+    sink: str
+    format: str
+    table: TableName
+    shown_as: str | None
+    key: tuple[str, ...]
+    inserts_only: bool
+    location: str
 
 
 def check_sinks(
     session: Any, definitions: Definitions, graph: Graph, settings: Mapping[str, SinkSettings]
-) -> None:
-    """Refuse sinks that a run could not open. Nothing is connected to.
+) -> list[Mirror]:
+    """Refuse sinks that a run could not open, and tables that they could not have. Nothing is connected to.
+
+    Returns:
+        What goes to sinks with an adapter, by sink and table.
 
     Raises:
         DefinitionError: as `sink_declarations` and `stream_sinks`; `SINK_FORMAT_UNKNOWN`, Spark has no data
             source of this name.
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options;
-            `SINK_NEEDS_KEY`.
+            `SINK_NEEDS_KEY`; as `mirrors_of`.
     """
+    mirrors: list[Mirror] = []
     locations = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         try:
             needs_key = check_sink(declaration.name, declaration.format, declaration.options)
-            if needs_key and not declaration.key:
-                raise key_missing_error(declaration)
+            if needs_key:
+                require_keys(declaration)
+            mirrors += mirrors_of(declaration, graph)
         except SinkError as error:
             # A sink that only the settings declare is in no definition file.
             error.location = error.location or locations.get(declaration.name)
@@ -52,15 +76,47 @@ def check_sinks(
         # A registration belongs to the session of one query, which is not this one.
         if sink.format.lower() not in _registered_sources(sink):
             _require_data_source(session, sink)
+    return mirrors
 
 
-def key_missing_error(declaration: SinkDeclaration) -> SinkError:
-    return SinkError(
-        "SINK_NEEDS_KEY",
-        f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",
-        hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml',
-        location=declaration.location or None,
-    )
+def mirrors_of(declaration: SinkDeclaration, graph: Graph) -> Iterator[Mirror]:
+    """The tables of a sink, each after it is checked without the sink's system.
+
+    Raises:
+        SinkError: `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`, `SINK_COLUMN_NAME_RESERVED`,
+            `SINK_COLUMN_MISSING`: the sink cannot have a table.
+    """
+    for table in declaration.tables:
+        schema = graph.schemas.get(table)
+        # The columns of a table that something outside gives are known once it is there.
+        shown_as = None if schema is None else check_mirrored_table(declaration, table, schema)
+        yield Mirror(
+            sink=declaration.name,
+            format=declaration.format,
+            table=table,
+            shown_as=shown_as,
+            key=declaration.key_of(table),
+            inserts_only=table in declaration.insert_only,
+            location=declaration.location,
+        )
+
+
+def require_keys(declaration: SinkDeclaration) -> None:
+    """Refuse a table of which no key is known, for a sink that needs one.
+
+    Raises:
+        SinkError: `SINK_NEEDS_KEY`.
+    """
+    for table in declaration.tables:
+        if not declaration.key_of(table):
+            raise SinkError(
+                "SINK_NEEDS_KEY",
+                f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row "
+                f"of {table.without_catalog}",
+                hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml, or keys.{table.table} = '
+                '["id"] for this table.',
+                location=declaration.location or None,
+            )
 
 
 def _registered_sources(sink: StreamSink) -> set[str]:

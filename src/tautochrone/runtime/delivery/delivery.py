@@ -50,7 +50,7 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check_sinks import key_missing_error, require_own
+from tautochrone.runtime.delivery.check_sinks import require_keys, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
@@ -97,6 +97,8 @@ class Delivery:
     _compares_all: bool = False
     _attempt: int = 0
     _ensured: dict[TableName, object] = field(default_factory=dict)
+    _rebuilds: dict[TableName, Reason] = field(default_factory=dict)
+    """Tables of the sink that the next commit replaces by new ones, and why."""
 
     def __post_init__(self) -> None:
         self._journal = DeliveryJournal(self.job.journal, self.declaration.name)
@@ -158,6 +160,7 @@ class Delivery:
         """The next try begins with the recovery, and creates what somebody dropped in the sink meanwhile."""
         self._is_recovered = self._is_compared = False
         self._ensured.clear()
+        self._rebuilds.clear()
 
     # -- becoming the owner -----------------------------------------------------------------------
 
@@ -201,8 +204,8 @@ class Delivery:
                 hint="Declare a sink for each table.",
                 location=declaration.location or None,
             )
-        if capabilities.keyed and not declaration.key:
-            raise key_missing_error(declaration)
+        if capabilities.keyed:
+            require_keys(declaration)
 
     def _recover(self, sink: Sink) -> None:
         status = self._journal.status()
@@ -322,9 +325,9 @@ class Delivery:
         started = time.monotonic()
         assert resolution.checkpoint is not None
         self._attempt += 1
-        deltas = [self._delta(sink, name, resolution, changed.get(name)) for name in self.declaration.tables]
-        for delta in deltas:
-            self._ensure(sink, delta.table)
+        # A table that is built anew gets all rows, so the sink is asked before changes are read.
+        reasons = {name: self._ensure(sink, name) or changed.get(name) for name in self.declaration.tables}
+        deltas = [self._delta(sink, name, resolution, reason) for name, reason in reasons.items()]
         intent = Intent(
             transaction=TransactionId(
                 incarnation=self.job.incarnation,
@@ -345,6 +348,7 @@ class Delivery:
         self._journal.record(Deliveries.record_delivered, published)
         before, self._published = self._published, published
         self._is_expected = True
+        self._rebuilds.clear()
         self._report_delivered(sink, before, published, deltas, chunks, started)
         if isinstance(sink, SinkMaintenance):
             self._maintain(sink)
@@ -443,8 +447,10 @@ class Delivery:
             return TableDelta(
                 table=name, files=table.files_at(version), moves_rows=moves_rows, reason=changed
             )
-        delta = delta_of(table, self.job.base, delivered, version)
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
+        if changed is not None and sink.capabilities.replaces and not only_inserts:
+            return TableDelta(table=name, rows=table.read(self.job.base, version), reason=changed)
+        delta = delta_of(table, self.job.base, delivered, version)
         if only_inserts and delivered is not None and not delta.is_insert_only:
             reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
             raise SinkError(
@@ -476,11 +482,16 @@ class Delivery:
             return delta
         return TableDelta(table=delta.table, change=RowChange(added=delta.rows), reason=delta.reason)
 
-    def _ensure(self, sink: Sink, name: TableName) -> None:
+    def _ensure(self, sink: Sink, name: TableName) -> Reason | None:
+        """The sink has what stands for a table; why it takes all rows, if it is built anew."""
         schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
         if self._ensured.get(name) != schema:
-            self._journal.ensure(sink, name, schema, self.declaration.key)
+            self._rebuilds.pop(name, None)
+            reason = self._journal.ensure(sink, name, schema, self.declaration.key_of(name))
+            if reason is not None:
+                self._rebuilds[name] = reason
             self._ensured[name] = schema
+        return self._rebuilds.get(name)
 
     def _table(self, name: TableName) -> LakeTable:
         return self.job.lake_table(name)

@@ -185,8 +185,8 @@ class DeliveryJournal:
     def recover(self, sink: Sink, intents: Sequence[Intent]) -> Sequence[Recovered]:
         return self._step(Step.SINK_RECOVER, lambda: sink.recover(intents, self.fence))
 
-    def ensure(self, sink: Sink, table: TableName, schema: object, key: Sequence[str]) -> None:
-        self._step(Step.SINK_ENSURE, lambda: sink.ensure(table, schema, key, self.fence))
+    def ensure(self, sink: Sink, table: TableName, schema: object, key: Sequence[str]) -> Reason | None:
+        return self._step(Step.SINK_ENSURE, lambda: sink.ensure(table, schema, key, self.fence))
 
     def begin(self, sink: Sink, intent: Intent) -> None:
         self._step(Step.SINK_BEGIN, lambda: sink.begin(intent))

@@ -106,6 +106,11 @@ class CheckpointLoop:
         """Whether the last checkpoint was aborted because of an invariant."""
         return bool(self._broken)
 
+    @property
+    def outdated_datasets(self) -> frozenset[str]:
+        """Those of `problems` that end once definitions can be loaded anew."""
+        return frozenset(map(str, self._refresher.outdated_tables))
+
     def take_outdated(self) -> TautochroneError | None:
         """The last failure that loading definitions anew ends. It is returned once."""
         return self._refresher.take_outdated()

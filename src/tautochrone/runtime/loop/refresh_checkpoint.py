@@ -196,6 +196,8 @@ class CheckpointRefresher:
         self._failures: dict[TableName, Reason] = {}
         self._waiting_for_bulk: set[TableName] = set()
         self._outdated: DefinitionsOutdatedError | None = None
+        self.outdated_tables: set[TableName] = set()
+        """Those whose last refresh failed because definitions are to be loaded anew."""
         self._few_rows_explained = False
         self._sessions = SessionPool(
             job.base,
@@ -335,6 +337,7 @@ class CheckpointRefresher:
     ) -> Reason | None:
         """Refresh a dataset and record the outcome; answers the failure, or None."""
         started = time.monotonic()
+        self.outdated_tables.discard(table)
         try:
             with metered_jobs(self._job.base) as used, call_sites(noted=False):
                 result = self._refresher(table)(self._task(checkpoint, table, last_versions))
@@ -345,6 +348,7 @@ class CheckpointRefresher:
         except Exception as error:
             if isinstance(error, DefinitionsOutdatedError):
                 self._outdated = error
+                self.outdated_tables.add(table)
             hint = error.hint if isinstance(error, TautochroneError) else None
             return self._fail(checkpoint, table, _failure_of(error, f"refresh {table}"), hint)
         if not result.is_recovered:

@@ -156,6 +156,7 @@ class Run:
                     if outdated and self._definitions_load is not None and self._definitions_load(outdated):
                         self.outdated = outdated
                         break
+                    self._ingestion.report_deferred()
                     self._deliveries.require_alive()
                     outcome = self._checkpoints.advance()
                     self._publication.report_outcome()
@@ -164,6 +165,8 @@ class Run:
                     wait_while_alive(self._stopping, _POLL_S if outcome is Outcome.WAIT else remaining_s)
             finally:
                 self._ingestion.stop()
+                if self.outdated is None:
+                    self._ingestion.report_deferred()
             self._checkpoints.advance_and_wait()
             self._deliveries.finish()
             return self._finish()
@@ -229,8 +232,8 @@ class Run:
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
         problems = set(self.problems)
         if self.outdated is not None:
-            # Flows that lack new definitions work again once these are loaded; other problems stay.
-            problems -= self._ingestion.outdated_flows
+            # What lacks new definitions works again once these are loaded; other problems stay.
+            problems -= self._ingestion.outdated_flows | self._checkpoints.outdated_datasets
         state = RunState.FAILED if problems else state
         self._job.emit(events.Run(state=str(state), problems=sorted(problems)))
         return state

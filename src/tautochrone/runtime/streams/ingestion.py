@@ -74,6 +74,13 @@ class Ingestion:
         self._flows: list[_Flow] = []
         self._trigger: dict[str, object] = {}
         self._outdated: TautochroneError | None = None
+        self._deferred: list[events.FlowFailed] = []
+
+    def report_deferred(self) -> None:
+        """Report the failures of a continuous run that new definitions might have ended, and did not."""
+        deferred, self._deferred = self._deferred, []
+        for failure in deferred:
+            self._emit(failure)
 
     def take_outdated(self) -> TautochroneError | None:
         """The last failure that loading definitions anew may end. Each is returned once."""
@@ -214,12 +221,15 @@ class Ingestion:
         again = "processingTime" in self._trigger
         flow.running, flow.problem = False, error
         flow.restart_at = self._clock() + flow.wait_s if again else None
-        self._emit(
-            events.FlowFailed(
-                flow=flow.query.name,
-                dataset=str(flow.query.table),
-                error=str(error),
-                hint=error.hint,
-                again_in_s=flow.wait_s if again else None,
-            )
+        failure = events.FlowFailed(
+            flow=flow.query.name,
+            dataset=str(flow.query.table),
+            error=str(error),
+            hint=error.hint,
+            again_in_s=flow.wait_s if again else None,
         )
+        if again and isinstance(error, _NEEDS_NEW_DEFINITIONS):
+            # If new definitions load, the run says that alone.
+            self._deferred.append(failure)
+        else:
+            self._emit(failure)

@@ -119,6 +119,7 @@ class Records:
         self, table: TableName, pointer: _Pointer, identity: _Identity | None, max_rows: int | None
     ) -> Reason | None:
         if identity is None:
+            self._tables.forget(table)
             return Reason.of(ReasonCode.SINK_TABLE_MISSING)
         record = pointer.records.get(table)
         if record is None:
@@ -160,7 +161,7 @@ class Records:
         """Of the tables that are there."""
         queries = []
         for table in tables:
-            name = text_sql(f"taut_rows_{self._tables.plain_name(table)}")
+            name = text_sql(self._tables.rows_name(table))
             mutation = (
                 "SELECT max(toUInt64OrZero(extract(mutation_id, '[0-9]+'))) FROM system.mutations "
                 f"WHERE database = {self._database} AND table = {name}"

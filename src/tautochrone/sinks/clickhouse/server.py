@@ -223,12 +223,13 @@ class Server:
     def fence(self, fence: Fence) -> None:
         self._ledger.raise_to(fence)
 
-    def ensure(self, table: TableName, schema: Any, fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, fence: Fence) -> Reason | None:
         self._ledger.require(fence)
-        self._tables.ensure(table, schema)
+        reason = self._tables.ensure(table, schema, fence)
         if not self._is_only:
             columns = ",".join(self._tables.shard_key(table))
             self._ledger.require_layout(f"shard_by {table}", columns, unset="")
+        return reason
 
     def columns(self, table: TableName) -> Sequence[MirroredColumn]:
         return self._tables.columns(table)
@@ -352,6 +353,7 @@ class Server:
         may_have_moved = state is _S.COMMITTING and transaction not in self._begun
         with self._begun.continued_transaction(transaction) as begun:
             entry = begun.entry
+            self._tables.attach(entry.intent)
             if may_have_moved:
                 self._waits.await_quiet(self._tables.staging_tables(transaction))
             elif state is not _S.COMMITTING:
@@ -362,15 +364,18 @@ class Server:
                 self._ledger.require(fence)
             for table in entry.intent.replaced:
                 self._ledger.hide_rows_before(str(table), entry.publication)
+                self._tables.show_from(table, entry.publication)
             # Without a further check: a newer owner renamed the staging tables before it looked at the state,
             # finishes what is decided, and the pointer of an older one never counts.
             self._move(entry, fence, may_have_moved=may_have_moved)
             self._ledger.publish(entry, fence, self._records.text(entry))
             self._drop_staging(transaction, begun.stagings)
             begun.entry = replace(entry, state=_S.COMMITTED)
+        self._tables.settle_all(entry.intent.replaced, fence)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._begun.clear()
+        self._tables.release()
         self._begun.require_allowed(Operation.ABORT, transaction, fence)
         intent = Intent(transaction=transaction, versions={})
         self._ledger.record(intent, fence, _S.ABORTING, 0)
@@ -382,6 +387,7 @@ class Server:
     def take_over(self, fence: Fence) -> None:
         """Nothing that older owners still send has an effect afterwards."""
         self._begun.clear()
+        self._tables.release()
         self._comparison.forget()
         self._ledger.require(fence)
         self._take_over_staging(fence)
@@ -395,6 +401,7 @@ class Server:
         writer knows."""
         if intent.chunks is None or any(chunk.digest.hash == COUNTED for chunk in intent.chunks):
             return False
+        self._tables.attach(intent)
         try:
             self._staged_content(intent, intent.chunks, self._ledger.highest_fence())
         except SinkContentError:
@@ -405,6 +412,9 @@ class Server:
         """All transactions have ended: drop what is left of them."""
         for staging in self._tables.staging_tables():
             self._tables.drop(staging)
+        self._tables.release()
+        newest = self._ledger.newest()
+        self._tables.settle_all([] if newest is None else list(newest[1].versions), fence)
         self._ledger.forget_finished(fence)
 
     def _take_over_staging(self, fence: Fence) -> None:
@@ -425,14 +435,24 @@ class Server:
     # -- audit ------------------------------------------------------------------------------------
 
     def audit(self, table: TableName, checkpoint: CheckpointNumber) -> Mapping[str, Digest]:
-        return self._tables.audit(table, self._ledger.publication_of(checkpoint))
+        return self._tables.audit(table, self._publication_of(table, checkpoint))
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:
         """See `model.sink.CheckpointHistory`."""
         return self._ledger.published_at(checkpoint)
 
-    def audited_server(self, checkpoint: CheckpointNumber) -> AuditedServer:
-        return AuditedServer(self._engine, self._tables, self._ledger.publication_of(checkpoint))
+    def audited_server(self, table: TableName, checkpoint: CheckpointNumber) -> AuditedServer:
+        return AuditedServer(self._engine, self._tables, self._publication_of(table, checkpoint))
+
+    def _publication_of(self, table: TableName, checkpoint: CheckpointNumber) -> int:
+        """See `Ledger.publication_of`; a table that was built anew has nothing from before."""
+        publication = self._ledger.publication_of(checkpoint)
+        if publication < self._tables.since(table):
+            raise SinkError(
+                "SINK_CHECKPOINT_GONE",
+                f"Sink {self._name}: {table} got other columns after checkpoint {checkpoint}",
+            )
+        return publication
 
     def close(self) -> None:
         self._engine.close()

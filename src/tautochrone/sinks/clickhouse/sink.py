@@ -98,9 +98,9 @@ class ClickHouseSink:
         for server in self._servers:
             server.fence(fence)
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
-        for server in self._servers:
-            server.ensure(table, schema, fence)
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:  # noqa: ARG002
+        reasons = [server.ensure(table, schema, fence) for server in self._servers]
+        return next((reason for reason in reasons if reason is not None), None)
 
     def on_wait(self, report: Callable[[Reason], None]) -> None:
         """See `model.sink.ReportsWaits`."""
@@ -249,7 +249,7 @@ class ClickHouseSink:
     def differences(
         self, table: TableName, checkpoint: CheckpointNumber, rows: Rows, limit: int
     ) -> Sequence[RowDifference]:
-        shards = [server.audited_server(checkpoint) for server in self._servers]
+        shards = [server.audited_server(table, checkpoint) for server in self._servers]
         return row_differences(shards, table, rows, self._first.options.chunk_rows, limit)
 
     def published_at(self, checkpoint: CheckpointNumber) -> Published | None:

@@ -29,19 +29,22 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.sink import Digest, TransactionId
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.sink import Digest, Intent, TransactionId
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
-from tautochrone.sinks.clickhouse.options import ClickHouseOptions
+from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
+from tautochrone.sinks.clickhouse.row_tables import RowTable, RowTables, comment_of, common_columns
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.sinks.common.errors import schema_unsupported_error
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
+from tautochrone.sinks.json_rows import key_columns
 
-__all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "plain_name"]
+__all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "check_table", "plain_name"]
 
 _LONGEST_FILE = 255
-_OF_TABLE = len("taut_rows_") + len("..sql") + 36 + 30
+_OF_TABLE = len("taut_rows1234567890b_") + len("..sql") + 36 + 30
 """What ClickHouse and the sink add to the name of a table in that of a file: a dropped one has its uuid, and
 some more for servers that add other endings."""
 _OF_COLUMN = 40
@@ -93,11 +96,9 @@ class Definitions:
                 raise schema_unsupported_error(
                     self._name, table, f"ClickHouse itself has a column {name} in it"
                 )
-            if not name or "\0" in name:
-                raise schema_unsupported_error(self._name, table, f"the name {name!r} of a column")
             if len(_file_name(name)) + _OF_COLUMN > _LONGEST_FILE and not self._takes_long_names():
                 raise schema_unsupported_error(self._name, table, f"the column name {name[:50]}… is too long")
-        self._refuse_nested(table, schema)
+        _refuse_names(self._name, table, schema)
 
     def run(self, table: TableName, statement: str) -> None:
         """Run a statement that defines something of a mirrored table.
@@ -112,19 +113,6 @@ class Definitions:
             if error.error_class == "CLICKHOUSE_REFUSED" and code is not None and code[1] in _UNSUPPORTED:
                 raise schema_unsupported_error(self._name, table, str(error)) from error
             raise
-
-    def _refuse_nested(self, table: TableName, schema: Any) -> None:
-        """Arrays `n.x` and `n.y` are one structure, whose arrays have the same lengths."""
-        prefixes = Counter(
-            field.name.partition(".")[0]
-            for field in schema.fields
-            if isinstance(field.dataType, (spark.ArrayType, spark.MapType)) and "." in field.name
-        )
-        for prefix, count in prefixes.items():
-            if count > 1:
-                raise schema_unsupported_error(
-                    self._name, table, f"the arrays {prefix}.… would be columns of one nested structure"
-                )
 
     def _virtual_names(self) -> set[str]:
         """The columns that every table has, as far as the server tells."""
@@ -151,12 +139,67 @@ class Definitions:
         return self._has_long_names
 
 
+def _refuse_names(sink: str, table: TableName, schema: Any) -> None:
+    for name in schema.names:
+        if not name or "\0" in name:
+            raise schema_unsupported_error(sink, table, f"the name {name!r} of a column")
+    # Arrays `n.x` and `n.y` are one structure, whose arrays have the same lengths.
+    prefixes = Counter(
+        field.name.partition(".")[0]
+        for field in schema.fields
+        if isinstance(field.dataType, (spark.ArrayType, spark.MapType)) and "." in field.name
+    )
+    for prefix, count in prefixes.items():
+        if count > 1:
+            problem = f"the arrays {prefix}.… would be columns of one nested structure"
+            raise schema_unsupported_error(sink, table, problem)
+
+
+def mirrored_column(sink: str, table: TableName, field: Any) -> MirroredColumn:
+    """What a column of the lake's table is in ClickHouse.
+
+    Raises:
+        SinkError: `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`.
+    """
+    if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
+        raise SinkError(
+            "SINK_COLUMN_NAME_RESERVED",
+            f"Sink {sink}: {table} has a column {field.name}, a name that the sink itself uses",
+            hint="Rename the column in the query of the dataset.",
+            sqlstate="42939",
+        )
+    stored_type = column_type(sink, f"{table.table}.{field.name}", field.dataType)
+    return MirroredColumn(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+
+
+def check_table(
+    name: str,
+    options: Mapping[str, str],
+    table: TableName,
+    schema: Any,
+    key: Sequence[str],
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `ClickHouseTables.ensure`, as far as it needs no server.
+    """
+    database = server_options(name, options)[0].database
+    key_columns(name, table, schema, key)
+    _refuse_names(name, table, schema)
+    for field in schema.fields:
+        mirrored_column(name, table, field)
+    return f"{database}.{plain_name(table, database)}"
+
+
 def _file_name(name: str) -> str:
     """As ClickHouse writes a name in that of a file."""
     return re.sub(rb"\W", b"%00", name.encode(), flags=re.ASCII).decode()
 
 
 FOLDING_PREFIX = "taut_fold__"
+_CHECKPOINT = "{checkpoint:UInt64}"
+"""The parameter of the views."""
 _CHUNKS_AT_ONCE = 10_000
 
 
@@ -169,6 +212,9 @@ class ClickHouseTables:
         self._options = options
         self._columns: dict[TableName, list[MirroredColumn]] = {}
         self._definitions = Definitions(name, engine, options.database)
+        self._row_tables = RowTables(engine, options.database)
+        self._next: dict[TableName, RowTable] = {}
+        """Those that the open transaction fills, and that take the place of others at its commit."""
 
     def plain_name(self, table: TableName) -> str:
         """What a mirrored table is called in ClickHouse."""
@@ -185,7 +231,7 @@ class ClickHouseTables:
 
     def most_parts(self, tables: Sequence[TableName]) -> tuple[int, str]:
         """The highest number of unmerged parts in one partition, and the table that it is of."""
-        names = ", ".join(text_sql(f"taut_rows_{self.plain_name(table)}") for table in tables)
+        names = ", ".join(text_sql(self.rows_name(table)) for table in tables)
         counts = self._engine.rows(
             "SELECT toUInt32(count()) AS parts, table FROM system.parts "
             f"WHERE active AND database = {text_sql(self._options.database)} AND table IN ({names}) "
@@ -195,20 +241,32 @@ class ClickHouseTables:
 
     # -- what is mirrored -------------------------------------------------------------------------
 
-    def ensure(self, table: TableName, schema: Any) -> None:
-        """Create the table and its views, or add the columns that are missing.
+    def ensure(self, table: TableName, schema: Any, fence: Fence) -> Reason | None:
+        """Create the table and its views, or add the columns that are missing. Beside a table of which
+        columns went or have another type, create the one that takes its place.
+
+        Returns:
+            Why there are two of them; see `model.sink.Sink.ensure`.
 
         Raises:
-            SinkError: `SINK_COLUMNS_CHANGED`, a column went or has another type; `SINK_COLUMN_NAME_RESERVED`,
-                `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`; `SINK_NAME_TAKEN`.
+            SinkError: `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`;
+                `SINK_NAME_TAKEN`.
         """
         self._definitions.require_names(table, schema)
         columns = [self._column(table, field) for field in schema.fields]
+        self._next.pop(table, None)
+        self._row_tables.forget(self.plain_name(table))
         self._require_own_names(table)
+        self._drop_others(table, fence)
         existing = self._stored_columns(table)
+        reason = _columns_changed(existing, columns)
+        if reason is not None:
+            self._next[table] = self._row_tables.next(self.plain_name(table), fence)
+            self._create(table, columns)
+            self._columns[table] = columns
+            return reason
         if not existing:
             self._create(table, columns)
-        self._require_same(table, existing, columns)
         names = {column.name for column in existing or columns}
         for column in columns:
             if column.name not in names:
@@ -217,11 +275,79 @@ class ClickHouseTables:
                 )
         self._create_views(table, columns)
         self._columns[table] = columns
+        return None
+
+    def attach(self, intent: Intent) -> None:
+        """Another process, or another object, may have created tables that a transaction fills."""
+        for table in intent.replaced:
+            waiting = self._row_tables.waiting(self.plain_name(table), intent.transaction.fence)
+            if waiting is not None and table not in self._next:
+                self._next[table] = waiting
+                self._columns.pop(table, None)
+
+    def release(self) -> None:
+        """No transaction is open."""
+        for table in self._next:
+            self._columns.pop(table, None)
+        self._next.clear()
+        self._row_tables.forget()
+
+    def show_from(self, table: TableName, publication: int) -> None:
+        """Let the views read the table that takes the place of another one, from this publication on. Readers
+        see no difference before it is published. Repeatable."""
+        following = self._next.get(table)
+        if following is None:
+            return
+        plain = self.plain_name(table)
+        shown = self._row_tables.shown(plain)
+        comment = text_sql(comment_of(publication))
+        self._engine.run(f"ALTER TABLE {self._qualified(following.name(plain))} MODIFY COMMENT {comment}")
+        older, newer = (self._columns_of(table, rows.name(plain)) for rows in (shown, following))
+        self._create_read_view(table, following, newer)
+        expressions = common_columns(older, newer)
+        before, after = (
+            ", ".join(f"{expressions[number][side]} AS {name_sql(expressions[number][0])}"
+                      for number in range(len(expressions)))
+            for side in (1, 2)
+        )  # fmt: skip
+        self._create_reading_views(
+            table,
+            [name for name, *_ in expressions],
+            f"SELECT {before} FROM {self._read_sql(table, shown)} WHERE {_CHECKPOINT} < {publication} "
+            f"UNION ALL SELECT {after} FROM {self._read_sql(table, following, is_checked=False)} "
+            f"WHERE {_CHECKPOINT} >= {publication}",
+        )
+
+    def settle(self, table: TableName, fence: Fence) -> None:
+        """After a publication: the views read the shown table alone, and others are dropped. Repeatable."""
+        plain = self.plain_name(table)
+        self._next.pop(table, None)
+        self._row_tables.forget(plain)
+        self._create_views(table, self._stored_columns(table))
+        self._drop_others(table, fence)
+
+    def settle_all(self, tables: Collection[TableName], fence: Fence) -> None:
+        """No transaction is open: settle the tables that need it."""
+        if tables and self._row_tables.has_several():
+            for table in tables:
+                if self._row_tables.others(self.plain_name(table), fence):
+                    self.settle(table, fence)
+
+    def since(self, table: TableName) -> int:
+        """The publication from which on the table of rows can tell what readers saw."""
+        return self._row_tables.shown(self.plain_name(table)).since or 0
+
+    def _drop_others(self, table: TableName, fence: Fence) -> None:
+        plain = self.plain_name(table)
+        for other in self._row_tables.others(plain, fence):
+            self._engine.run(f"DROP VIEW IF EXISTS {self._qualified(other.view(plain))} SYNC")
+            self.drop(other.name(plain))
 
     def restore_views(self, table: TableName) -> None:
         """Create the views of a table again if somebody dropped one."""
         plain = self.plain_name(table)
-        names = ", ".join(text_sql(name) for name in (plain, f"{plain}_at", f"taut_read_{plain}"))
+        read = self._row_tables.shown(plain).view(plain)
+        names = ", ".join(text_sql(name) for name in (plain, f"{plain}_at", read))
         ((views,),) = self._engine.rows(
             "SELECT toUInt32(count()) FROM system.tables WHERE engine = 'View' "
             f"AND database = {text_sql(self._options.database)} AND name IN ({names})"
@@ -243,7 +369,16 @@ class ClickHouseTables:
         ]
 
     def rows(self, table: TableName) -> str:
-        return self._qualified(f"taut_rows_{self.plain_name(table)}")
+        """The table of rows, as SQL: the one that the open transaction fills, or that readers see."""
+        return self._qualified(self.rows_name(table))
+
+    def rows_name(self, table: TableName) -> str:
+        plain = self.plain_name(table)
+        return (self._next.get(table) or self._row_tables.shown(plain)).name(plain)
+
+    def forget(self, table: TableName) -> None:
+        """Somebody changed what there is of a table."""
+        self._row_tables.forget(self.plain_name(table))
 
     def mirrored(self) -> list[TableName]:
         """The tables that were used through this object."""
@@ -265,15 +400,7 @@ class ClickHouseTables:
         )
 
     def _column(self, table: TableName, field: Any) -> MirroredColumn:
-        if field.name in (*HIDDEN, "_partition_id") or field.name.startswith("_taut_"):
-            raise SinkError(
-                "SINK_COLUMN_NAME_RESERVED",
-                f"Sink {self._name}: {table} has a column {field.name}, a name that the sink itself uses",
-                hint="Rename the column in the query of the dataset.",
-                sqlstate="42939",
-            )
-        stored_type = column_type(self._name, f"{table.table}.{field.name}", field.dataType)
-        return MirroredColumn(field.name, stored_type, json.dumps(field.dataType.jsonValue()))
+        return mirrored_column(self._name, table, field)
 
     def _require_own_names(self, table: TableName) -> None:
         """Views are replaced: refuse where something else has the name of one, such as a table of the user or
@@ -284,7 +411,8 @@ class ClickHouseTables:
         """
         plain = self.plain_name(table)
         # A view of ours names what it reads.
-        sources = {plain: f"{plain}_at", f"{plain}_at": f"taut_rows_{plain}"}
+        rows = self._row_tables.shown(plain).name(plain)
+        sources = {plain: f"{plain}_at", f"{plain}_at": rows}
         for view, source in sources.items():
             # ClickHouse puts backticks only around names that need them: the name is looked for without.
             text = name_sql(source)[1:-1]
@@ -303,26 +431,14 @@ class ClickHouseTables:
                     sqlstate="42P07",
                 )
 
-    def _require_same(
-        self, table: TableName, existing: Sequence[MirroredColumn], columns: Sequence[MirroredColumn]
-    ) -> None:
-        types = {column.name: column.type.sql for column in columns}
-        changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
-        if changed:
-            raise SinkError(
-                "SINK_COLUMNS_CHANGED",
-                f"Sink {self._name}: columns of {table} changed their type or went: {', '.join(changed)}",
-                hint="ClickHouse's table only takes new columns. Drop the sink's database, run "
-                f"`taut sinks --forget {self._name}`, and the next run delivers all rows.",
-                parameters={"sink": self._name, "table": str(table)},
-                sqlstate="0A000",
-            )
-
     def _stored_columns(self, table: TableName) -> list[MirroredColumn]:
+        return self._columns_of(table, self.rows_name(table))
+
+    def _columns_of(self, table: TableName, rows_name: str) -> list[MirroredColumn]:
         """The columns of the lake's table; their Spark types are the comments of ClickHouse's columns."""
         listed = self._engine.rows(
             f"SELECT name, comment FROM system.columns WHERE database = {text_sql(self._options.database)} "
-            f"AND table = {text_sql('taut_rows_' + self.plain_name(table))} ORDER BY position"
+            f"AND table = {text_sql(rows_name)} ORDER BY position"
         )
         fields = [
             {"name": name, "type": json.loads(comment), "nullable": True, "metadata": {}}
@@ -346,42 +462,70 @@ class ClickHouseTables:
             + (f" PARTITION BY {partition}" if partition else "")
             + f" ORDER BY ({self._options.order_by.get(table.table) or 'tuple()'})"
             # A table that remembers inserts would drop rows that are staged again.
-            + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0",
+            + " SETTINGS allow_nullable_key = 1, non_replicated_deduplication_window = 0"
+            + (f" COMMENT {text_sql(comment_of(None))}" if table in self._next else ""),
         )
 
     def _create_views(self, table: TableName, columns: Sequence[MirroredColumn]) -> None:
+        shown = self._row_tables.shown(self.plain_name(table))
+        self._create_read_view(table, shown, columns)
+        names = [column.name for column in columns]
+        listed = ", ".join(map(name_sql, names))
+        self._create_reading_views(table, names, f"SELECT {listed} FROM {self._read_sql(table, shown)}")
+
+    def _create_read_view(
+        self, table: TableName, row_table: RowTable, columns: Sequence[MirroredColumn]
+    ) -> None:
+        """The view of one table of rows at a publication."""
+        plain = self.plain_name(table)
+        read, rows = self._qualified(row_table.view(plain)), self._qualified(row_table.name(plain))
         names = ", ".join(name_sql(column.name) for column in columns)
         grouped = f"{names}, {NULLS}"
-        plain = self.plain_name(table)
-        view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
-        read = self._qualified(f"taut_read_{plain}")
-        checkpoint = "{checkpoint:UInt64}"
-        condition = self.visible_sql(table, checkpoint)
+        condition = self.visible_sql(table, _CHECKPOINT)
         has_changed = "has({changed:Array(String)}, _partition_id)"
         self._definitions.run(
             table,
-            f"CREATE OR REPLACE VIEW {read} AS SELECT {names} FROM {self.rows(table)} "
+            f"CREATE OR REPLACE VIEW {read} AS SELECT {names} FROM {rows} "
             f"WHERE NOT {has_changed} AND {condition} UNION ALL SELECT {names} FROM "
-            f"(SELECT {grouped}, sum(toInt64({SIGN})) AS _taut_copies FROM {self.rows(table)} "
+            f"(SELECT {grouped}, sum(toInt64({SIGN})) AS _taut_copies FROM {rows} "
             f"WHERE {has_changed} AND {condition} GROUP BY {grouped} HAVING _taut_copies > 0) "
             "ARRAY JOIN range(toUInt64(_taut_copies)) AS _taut_copy",
         )
-        folded = f"(SELECT max(publication) FROM {self._qualified('taut_folded')})"
-        is_gone = f"{checkpoint} < ifNull({folded}, 0)"
-        self._definitions.run(
-            table,
-            f"CREATE OR REPLACE VIEW {view_at} AS SELECT {names} FROM {read}(checkpoint = {checkpoint}, "
-            f"changed = (SELECT if(throwIf({is_gone}, 'this checkpoint is no longer kept') = 0, "
-            f"assumeNotNull((SELECT groupUniqArray(_partition_id) FROM {self.rows(table)} "
-            f"WHERE {SIGN} < 0 AND {PUBLICATION} <= {checkpoint})), [])))",
+
+    def _read_sql(self, table: TableName, row_table: RowTable, *, is_checked: bool = True) -> str:
+        """What `orders_at` reads of one table of rows.
+
+        Args:
+            is_checked: it refuses checkpoints that are no longer kept.
+        """
+        plain = self.plain_name(table)
+        read, rows = self._qualified(row_table.view(plain)), self._qualified(row_table.name(plain))
+        changed = (
+            f"assumeNotNull((SELECT groupUniqArray(_partition_id) FROM {rows} "
+            f"WHERE {SIGN} < 0 AND {PUBLICATION} <= {_CHECKPOINT}))"
         )
+        if is_checked:
+            folded = f"ifNull((SELECT max(publication) FROM {self._qualified('taut_folded')}), 0)"
+            oldest = f"greatest({folded}, {row_table.since})" if row_table.since else folded
+            is_gone = f"{_CHECKPOINT} < {oldest}"
+            changed = (
+                f"(SELECT if(throwIf({is_gone}, 'this checkpoint is no longer kept') = 0, {changed}, []))"
+            )
+        return f"{read}(checkpoint = {_CHECKPOINT}, changed = {changed})"
+
+    def _create_reading_views(self, table: TableName, names: Sequence[str], query: str) -> None:
+        """The views that people read; `query` is that of a checkpoint."""
+        plain = self.plain_name(table)
+        view, view_at = self._qualified(plain), self._qualified(f"{plain}_at")
+        self._definitions.run(table, f"CREATE OR REPLACE VIEW {view_at} AS {query}")
         newest = (
             f"SELECT publication FROM {self._qualified('taut_published')} "
             "ORDER BY fence DESC, publication DESC LIMIT 1"
         )
+        listed = ", ".join(map(name_sql, names))
         self._definitions.run(
             table,
-            f"CREATE OR REPLACE VIEW {view} AS SELECT {names} FROM {view_at}"
+            f"CREATE OR REPLACE VIEW {view} AS SELECT {listed} FROM {view_at}"
             f"(checkpoint = ifNull(({newest}), 0))",
         )
 
@@ -407,7 +551,7 @@ class ClickHouseTables:
         names = self._engine.rows(
             f"SELECT name FROM system.tables WHERE database = {text_sql(self._options.database)} "
             f"AND startsWith(name, {text_sql(prefix)}) AND match(name, '__[0-9a-f]{{8}}__[0-9]+$') "
-            "AND NOT startsWith(name, 'taut_rows_') AND NOT startsWith(name, 'taut_read_')"
+            "AND NOT match(name, '^taut_(rows|read)([0-9]+b?)?_')"
         )
         return [name for (name,) in names]
 
@@ -554,6 +698,13 @@ class ClickHouseTables:
 
     def _qualified(self, name: str) -> str:
         return f"{name_sql(self._options.database)}.{name_sql(name)}"
+
+
+def _columns_changed(existing: Sequence[MirroredColumn], columns: Sequence[MirroredColumn]) -> Reason | None:
+    """Why rows with these columns need another table."""
+    types = {column.name: column.type.sql for column in columns}
+    changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
+    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
 
 
 def _short_hash(table: TableName) -> str:

@@ -12,6 +12,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 
 __all__ = [
+    "columns_used_error",
     "database_missing_error",
     "database_taken_error",
     "login_refused_error",
@@ -43,6 +44,23 @@ def login_refused_error(subject: str, server: str, answer: str, *, settings: str
         hint=f"See {settings}, and the server's log. A run that goes on reads the file of a refused "
         "password, { file = … }, again when it changes; anything else needs a new start.",
         sqlstate="28000",
+    )
+
+
+def columns_used_error(sink: str, table: TableName, reason: str, error: Exception) -> SinkError:
+    """Something that somebody else created uses columns that the sink must alter.
+
+    Args:
+        reason: why it must.
+        error: what the database says about it.
+    """
+    answer = " ".join(str(error).split())
+    return SinkError(
+        "SINK_COLUMNS_USED",
+        f"Sink {sink}: the table of {table} gets other columns ({reason}), and something uses them: {answer}",
+        hint="Drop what the message names, such as a view. The next run alters the table and sends its rows.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="2BP01",
     )
 
 

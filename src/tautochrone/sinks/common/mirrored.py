@@ -24,6 +24,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.sinks.common.errors import schema_unsupported_error, value_unsupported_error
 from tautochrone.sinks.json_rows import JsonRows, comparable
 
@@ -34,15 +35,15 @@ __all__ = [
     "MirroredRows",
     "NameRules",
     "altered_columns_error",
+    "columns_changed",
     "database_time",
     "from_json",
+    "key_changed",
     "key_hash",
     "mirror_name",
     "quoted",
-    "refuse_changed_columns",
     "refuse_columns_of_other_case",
     "refuse_reserved_columns",
-    "require_same_key",
     "row_batches",
     "row_hash",
     "send_rows",
@@ -200,26 +201,28 @@ def refuse_columns_of_other_case(sink: str, table: TableName, schema: Any) -> No
             raise schema_unsupported_error(sink, table, f"the columns {other} and {name} differ in case only")
 
 
-def refuse_changed_columns(sink: str, table: TableName, stored: Any, schema: Any, name: str) -> None:
-    """Refuse columns that went or have another type.
+def columns_changed(stored: Any, schema: Any) -> Reason | None:
+    """Why a table of the sink cannot take the rows of a schema; None: it can, once it has all columns.
 
     Args:
         stored: the columns that the sink has.
-        name: of the sink's table, with that of what holds it.
 
-    Raises:
-        SinkError: `SINK_COLUMNS_CHANGED`.
+    Example:
+        >>> stored, schema = spark.StructType().add("n", "integer"), spark.StructType().add("n", "long")
+        >>> str(columns_changed(stored, schema))
+        'columns changed their type or went: n'
     """
     new_types = {field.name: field.dataType for field in schema.fields}
     changed = [field.name for field in stored.fields if new_types.get(field.name) != field.dataType]
-    if changed:
-        raise SinkError(
-            "SINK_COLUMNS_CHANGED",
-            f"Sink {sink}: columns of {table} changed their type or went: {', '.join(changed)}",
-            hint=_drop(name),
-            parameters={"sink": sink, "table": str(table)},
-            sqlstate="0A000",
-        )
+    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
+
+
+def key_changed(before: Sequence[str], after: Sequence[str]) -> Reason | None:
+    """Why a table of the sink with one key cannot take the rows of another; None: it is the same."""
+    if list(before) == list(after):
+        return None
+    shown = {name: ", ".join(key) or "none" for name, key in (("before", before), ("after", after))}
+    return Reason.of(ReasonCode.SINK_KEY_CHANGED, **shown)
 
 
 def altered_columns_error(sink: str, table: TableName, columns: Sequence[str], name: str) -> SinkError:
@@ -239,23 +242,6 @@ def altered_columns_error(sink: str, table: TableName, columns: Sequence[str], n
 
 def _drop(name: str) -> str:
     return f"Drop the table {name} of the sink: the next run creates it, and delivers all of its rows."
-
-
-def require_same_key(
-    sink: str, table: TableName, before: Sequence[str], after: Sequence[str], name: str
-) -> None:
-    """Refuse another key than the one of the rows that are there.
-
-    Raises:
-        SinkError: `SINK_OPTION_INVALID`.
-    """
-    if before != after:
-        raise SinkError(
-            "SINK_OPTION_INVALID",
-            f"Sink {sink}: {table} was delivered with the key {before}, and now has {after}",
-            hint=f"Set it back. Or: {_drop(name)}",
-            sqlstate="22023",
-        )
 
 
 _ROW_CHARACTERS = 200

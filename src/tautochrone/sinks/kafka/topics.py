@@ -12,11 +12,18 @@ from tautochrone.model.names import TableName
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.kafka.client import Client, TopicInfo
 from tautochrone.sinks.kafka.control import Claim, ControlTopic
-from tautochrone.sinks.kafka.options import KafkaOptions, Mode, ValueFormat, topic_names_collide
+from tautochrone.sinks.kafka.options import (
+    KafkaOptions,
+    Mode,
+    ValueFormat,
+    kafka_options,
+    topic_names_collide,
+)
 from tautochrone.sinks.kafka.values import SchemaRegistry, Values, check_avro, values_of
 
 __all__ = [
     "Topics",
+    "check_table",
     "foreign_record_error",
     "records_lost_error",
     "require_kept",
@@ -267,3 +274,17 @@ def require_kept(sink: str, topic: str, mode: Mode, settings: Mapping[str, str])
 
 def _delete(topic: str) -> str:
     return f"delete the topic {topic}: the next run creates it, and delivers all rows of the table."
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `Topics.claim`, as far as it needs no server.
+    """
+    read_options = kafka_options(name, options)
+    JsonRows(name, table, schema, key)
+    check_avro(name, table, schema, read_options)
+    return read_options.topic_of(table)

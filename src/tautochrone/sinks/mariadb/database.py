@@ -174,8 +174,8 @@ class MariaDBDatabase:
                     f"Sink {self._sink}",
                     "MariaDB",
                     text,
-                    needed="The user needs CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, "
-                    "UPDATE and DELETE on the database.",
+                    needed="The user needs CREATE, ALTER, DROP, INDEX, CREATE VIEW, CREATE TEMPORARY TABLES, "
+                    "SELECT, INSERT, UPDATE and DELETE on the database.",
                 ) from error
             is_cut = isinstance(error, OSError) or not code or code in _NOT_REACHABLE
             if is_cut or (code >= CR.CR_ERROR_FIRST and code <= CR.CR_ERROR_LAST):

@@ -11,7 +11,9 @@ from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
-from tautochrone.sinks.common.errors import value_unsupported_error
+from tautochrone.model.reason import Reason
+from tautochrone.model.sink import Intent, Recovered, TransactionId, TransactionState
+from tautochrone.sinks.common.errors import table_changed_error, value_unsupported_error
 from tautochrone.sinks.common.mirrored import HASH, KEY, quoted
 from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
@@ -46,10 +48,10 @@ class MariadbSink(RelationalSink[MirroredTable]):
         self._database.use_database()
         cursor.execute(
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s "
-            "AND table_name IN ('taut_sinks', 'taut_tables')",
+            "AND table_name IN ('taut_sinks', 'taut_swaps', 'taut_tables')",
             (database,),
         )
-        if cursor.fetchone() != (2,):
+        if cursor.fetchone() != (3,):
             cursor.execute(
                 self._statement(
                     "CREATE TABLE IF NOT EXISTS {sinks} (name VARCHAR(190) CHARACTER SET utf8mb4 "
@@ -60,15 +62,22 @@ class MariadbSink(RelationalSink[MirroredTable]):
             )
             self._tables.create_registry(cursor)
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
+        with self._database.transaction() as cursor:
+            self._lock(cursor, fence)
+        with self._database.autocommit() as cursor:
+            # What is left of a try before.
+            self._tables.settle(cursor, self._tables.swap_of(table).plain)
         with self._database.transaction() as cursor:
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
             mirrored = self._tables.register(cursor, table, schema, key)
         with self._schema_errors(table), self._database.autocommit() as cursor:
             self._tables.create(cursor, table, mirrored)
-            self._identities.record_altered(table, record, before, self._identity(cursor, table))
+            if mirrored.rebuild is None:
+                self._identities.record_altered(table, record, before, self._identity(cursor, table))
         self._mirrored[table] = mirrored
+        return mirrored.rebuild
 
     def _statement(self, template: str) -> str:
         return template.format(sinks=quoted(self._options.database, "taut_sinks"))
@@ -85,6 +94,9 @@ class MariadbSink(RelationalSink[MirroredTable]):
         cursor.fetchall()
 
     def _identity(self, cursor: Any, table: TableName) -> str | None:
+        mirrored = self._mirrored.get(table)
+        if mirrored is not None and mirrored.rebuild is not None:
+            return self._tables.identity(cursor, table, self._tables.swap_of(table).next)
         return self._tables.identity(cursor, table)
 
     def _content(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
@@ -171,12 +183,51 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     # -- the commit -------------------------------------------------------------------------------
 
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        rebuilt = {t: mirrored for t, mirrored in self._mirrored.items() if mirrored.rebuild is not None}
+        if rebuilt and self._state(transaction) is TransactionState.PREPARED:
+            self._require_newest_fence(fence)
+            with self._database.autocommit() as cursor:
+                for table in self._intents[transaction].replaced:
+                    if table in rebuilt:
+                        self._tables.put_view(cursor, rebuilt[table])
+        super().commit(transaction, fence)
+        if rebuilt:
+            self._settle()
+            with self._database.transaction() as cursor:
+                records = self._pointer(cursor).records
+                for table in rebuilt:
+                    # The rename gave it another time of creation.
+                    self._identities.record_compared(table, records.get(table), self._identity(cursor, table))
+
+    def abort(self, transaction: TransactionId, fence: Fence) -> None:
+        super().abort(transaction, fence)
+        self._forget_rebuilt()
+
+    def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
+        recovered = super().recover(intents, fence)
+        self._settle()
+        return recovered
+
+    def _settle(self) -> None:
+        """Swaps that are decided are finished, others taken back."""
+        self._forget_rebuilt()
+        with self._database.autocommit() as cursor:
+            self._tables.settle_all(cursor)
+
+    def _forget_rebuilt(self) -> None:
+        self._mirrored = {t: mirrored for t, mirrored in self._mirrored.items() if mirrored.rebuild is None}
+
     def _apply(
         self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, *, is_replaced: bool
     ) -> None:
         removed, _ = self._removed_and_added_tables(staging)
         if is_replaced:
             cursor.execute(f"DELETE FROM {mirrored.name}")
+        if mirrored.rebuild is not None:
+            if not is_replaced:
+                raise table_changed_error(self.name, table)
+            self._tables.swaps.decide(cursor, self._tables.swap_of(table))
         cursor.execute(f"SELECT COUNT(*) FROM {removed}")
         (rows,) = cursor.fetchone()
         if mirrored.is_keyed:

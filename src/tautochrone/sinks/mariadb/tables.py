@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymysql
@@ -20,29 +20,35 @@ from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
-from tautochrone.sinks.common.errors import name_taken_error, number_unsupported_error
+from tautochrone.model.reason import Reason
+from tautochrone.sinks.common.errors import (
+    name_taken_error,
+    number_unsupported_error,
+    schema_unsupported_error,
+)
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     KEY,
     NameRules,
     altered_columns_error,
+    columns_changed,
     database_time,
     from_json,
+    key_changed,
     key_hash,
     mirror_name,
     quoted,
-    refuse_changed_columns,
     refuse_columns_of_other_case,
     refuse_reserved_columns,
-    require_same_key,
     row_hash,
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.mariadb.options import MariadbOptions
+from tautochrone.sinks.mariadb.options import MariadbOptions, mariadb_options
+from tautochrone.sinks.mariadb.swaps import Swap, Swaps, all_columns
 
-__all__ = ["MariaDBTables", "MirroredTable"]
+__all__ = ["MariaDBTables", "MirroredTable", "check_table"]
 
 _MAX_NAME = 64
 _MAX_NAME_BEYOND_ASCII = 48
@@ -87,6 +93,7 @@ class MirroredTable:
 
     Attributes:
         name: of MariaDB's table as SQL, with its database.
+        rebuild: why it is one that takes the place of another at the commit; None: it does not.
     """
 
     sink: str
@@ -94,6 +101,7 @@ class MirroredTable:
     name: str
     schema: Any
     rows: JsonRows
+    rebuild: Reason | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -161,10 +169,12 @@ class MariaDBTables:
         self._sink = sink
         self._options = options
         self._registry = quoted(options.database, "taut_tables")
+        self.swaps = Swaps(options.database)
         self.folds_case = False
         """Whether the server takes names of tables that differ in case only for the same."""
 
     def create_registry(self, cursor: Any) -> None:
+        self.swaps.create_registry(cursor)
         cursor.execute(
             f"CREATE TABLE IF NOT EXISTS {self._registry} (name VARCHAR(64) CHARACTER SET utf8mb4 "
             "COLLATE utf8mb4_bin PRIMARY KEY, sink TEXT NOT NULL, mirrors TEXT NOT NULL, "
@@ -173,15 +183,14 @@ class MariaDBTables:
         )
 
     def register(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
-        """Write what the table shall be, in the open transaction of `cursor`.
+        """Write what the table shall be, in the open transaction of `cursor`. Nothing is written of one that
+        takes the place of another.
 
         Raises:
-            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
+            SinkError: `SINK_COLUMNS_CHANGED`, somebody else altered it; `SINK_COLUMN_NAME_RESERVED`,
+                `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
         """
-        mirrored = self._mirrored(table, schema, key)
-        refuse_reserved_columns(self._sink, table, schema)
-        refuse_columns_of_other_case(self._sink, table, schema)
+        mirrored = self.checked(table, schema, key)
         name = self._plain_name(table)
         columns = self._existing_columns(cursor, name)
         stored = self._stored(cursor, table)
@@ -190,17 +199,19 @@ class MariaDBTables:
                 raise self._name_taken_error(table, name)
         else:
             stored_schema, stored_key = stored
-            full_name = f"{self._options.database}.{name}"
+            full_name = self.full_name(table)
             # A table that was dropped in the database is created anew, so its earlier schema does not count.
             if columns:
                 # What could not be added before may have been taken out of the query.
                 fields = [field for field in stored_schema.fields if field.name.lower() in columns]
                 stored_schema = spark.StructType(fields)
-                refuse_changed_columns(self._sink, table, stored_schema, schema, full_name)
-                require_same_key(self._sink, table, stored_key, mirrored.rows.key, full_name)
                 altered = self.altered(cursor, self._mirrored(table, stored_schema, stored_key))
                 if altered:
                     raise altered_columns_error(self._sink, table, altered, full_name)
+                reason = columns_changed(stored_schema, schema) or key_changed(stored_key, mirrored.rows.key)
+                if reason is not None:
+                    following = quoted(self._options.database, self.swap_of(table).next)
+                    return replace(mirrored, name=following, rebuild=reason)
         cursor.execute(
             f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE key_columns = VALUES(key_columns), schema_json = VALUES(schema_json)",
@@ -214,11 +225,28 @@ class MariaDBTables:
         )
         return mirrored
 
+    def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """What a table shall be, unless MariaDB cannot have it."""
+        mirrored = self._mirrored(table, schema, key)
+        refuse_reserved_columns(self._sink, table, schema)
+        refuse_columns_of_other_case(self._sink, table, schema)
+        for column in schema.names:
+            if len(column) > _MAX_NAME:
+                problem = f"the name of the column {column} has more than {_MAX_NAME} characters"
+                raise schema_unsupported_error(self._sink, table, problem)
+        return mirrored
+
+    def full_name(self, table: TableName) -> str:
+        """For people: the name with its database."""
+        return f"{self._options.database}.{self._plain_name(table)}"
+
     def create(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         """Create the table, or add the columns that it lacks. Each statement is a transaction."""
+        if mirrored.rebuild is not None:
+            self.swaps.begin(cursor, self.swap_of(table), table, mirrored.schema, mirrored.rows.key)
         name = self._plain_name(table)
         columns = self._existing_columns(cursor, name)
-        if not columns:
+        if mirrored.rebuild is not None or not columns:
             keys = f"PRIMARY KEY ({quoted(KEY)})"
             row_number = ""
             if not mirrored.is_keyed:
@@ -252,16 +280,38 @@ class MariaDBTables:
             if not is_known or self.lacks(cursor, mirrored, columns):
                 raise
 
+    def swap_of(self, table: TableName) -> Swap:
+        return Swap(self._plain_name(table))
+
+    def put_view(self, cursor: Any, mirrored: MirroredTable) -> None:
+        """Before the commit of a table that takes the place of another."""
+        stored = self._stored(cursor, mirrored.table)
+        assert stored is not None
+        before, after = all_columns(*stored), all_columns(mirrored.schema, mirrored.rows.key)
+        self.swaps.put_view(cursor, self.swap_of(mirrored.table), before, after)
+
+    def settle(self, cursor: Any, name: str) -> None:
+        """Finish the swap of a table of this name, or take it back."""
+        self.swaps.settle(cursor, Swap(name), self._registry)
+
+    def settle_all(self, cursor: Any) -> None:
+        for name in self.swaps.names(cursor):
+            self.settle(cursor, name)
+
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
         stored = self._stored(cursor, table)
         return None if stored is None else self._mirrored(table, stored[0], stored[1])
 
-    def identity(self, cursor: Any, table: TableName) -> str | None:
+    def identity(self, cursor: Any, table: TableName, name: str | None = None) -> str | None:
         """When a table was created, its columns and its indexes; None if there is no table. MariaDB tells
-        the number of a table only to administrators."""
+        the number of a table only to administrators.
+
+        Args:
+            name: of another table than the mirrored one, without its database.
+        """
         where = "WHERE table_schema = %s AND table_name = %s"
-        of_table = (self._options.database, self._plain_name(table))
+        of_table = (self._options.database, name or self._plain_name(table))
         cursor.execute(f"SELECT create_time, engine FROM information_schema.tables {where}", of_table)
         created = cursor.fetchone()
         if created is None:
@@ -375,3 +425,16 @@ class MariaDBTables:
 
     def _name_taken_error(self, table: TableName, name: str) -> SinkError:
         return name_taken_error(self._sink, table, name, "database", self._options.database)
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `MariaDBTables.register`, as far as it needs no server.
+    """
+    tables = MariaDBTables(name, mariadb_options(name, options))
+    tables.checked(table, schema, key)
+    return tables.full_name(table)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import Reason
+from tautochrone.model.sink import TransactionId
+from tautochrone.sinks.common.errors import columns_used_error, table_changed_error
 from tautochrone.sinks.common.mirrored import HASH
 from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
@@ -40,12 +44,13 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
                 )
             )
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
         with self._schema_errors(table), self._database.transaction() as cursor:
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
-            self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
+            mirrored = self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
             self._identities.record_altered(table, record, before, self._identity(cursor, table))
+        return mirrored.rebuild
 
     def _statement(self, template: str) -> sql.Composed:
         return sql.SQL(template).format(sinks=self._sinks)
@@ -86,9 +91,8 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
             self._drop_staging(cursor, name)
             cursor.execute(
                 sql.SQL(
-                    "CREATE TEMPORARY TABLE {} AS SELECT {}, 1::int AS _taut_sign, 0::int AS _taut_chunk "
-                    "FROM {} WITH NO DATA"
-                ).format(sql.Identifier(name), mirrored.column_list, mirrored.name)
+                    "CREATE TEMPORARY TABLE {} ({}, _taut_sign int NOT NULL, _taut_chunk int NOT NULL)"
+                ).format(sql.Identifier(name), mirrored.definitions)
             )
 
     def _drop_staging(self, cursor: Any, name: str) -> None:
@@ -118,6 +122,14 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
 
     # -- the commit -------------------------------------------------------------------------------
 
+    def commit(self, transaction: TransactionId, fence: Fence) -> None:
+        super().commit(transaction, fence)
+        # What was altered is altered now.
+        self._mirrored = {
+            table: replace(mirrored, older_schema=None, rebuild=None)
+            for table, mirrored in self._mirrored.items()
+        }
+
     def _apply(
         self, cursor: Any, table: TableName, mirrored: MirroredTable, staging: str, *, is_replaced: bool
     ) -> None:
@@ -129,6 +141,10 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
         cursor.execute(sql.SQL("ANALYZE {staging}").format(**names))
         if is_replaced:
             cursor.execute(sql.SQL("DELETE FROM {table}").format(**names))
+        if mirrored.older_schema is not None:
+            if not is_replaced:
+                raise table_changed_error(self.name, table)
+            self._alter(cursor, table, mirrored)
         cursor.execute(sql.SQL("SELECT count(*) FROM {staging} WHERE _taut_sign = -1").format(**names))
         (removed,) = cursor.fetchone()
         if removed:
@@ -156,6 +172,13 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
                 raise
             cursor.execute(insert)
         self._require_inserted(table, added, cursor.rowcount)
+
+    def _alter(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
+        try:
+            with cursor.connection.transaction():
+                self._tables.alter(cursor, mirrored)
+        except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.FeatureNotSupported) as error:
+            raise columns_used_error(self.name, table, str(mirrored.rebuild), error) from error
 
     def _stored_rows(self, mirrored: MirroredTable) -> Iterator[Mapping[str, Any]]:
         columns = sql.SQL(", ").join(map(sql.Identifier, mirrored.columns))

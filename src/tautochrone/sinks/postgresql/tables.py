@@ -6,30 +6,31 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
 from pyspark.sql import types as spark
 
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 from tautochrone.sinks.common.errors import name_taken_error, schema_unsupported_error
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
     NameRules,
     altered_columns_error,
+    columns_changed,
     from_json,
     mirror_name,
-    refuse_changed_columns,
     refuse_reserved_columns,
     row_hash,
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
-from tautochrone.sinks.postgresql.options import PostgresqlOptions
+from tautochrone.sinks.postgresql.options import PostgresqlOptions, postgresql_options
 
-__all__ = ["MirroredTable", "PostgreSQLTables"]
+__all__ = ["MirroredTable", "PostgreSQLTables", "check_table"]
 
 _MAX_NAME_BYTES = 63
 """PostgreSQL cuts longer names: two could become the same one."""
@@ -73,11 +74,15 @@ class MirroredTable:
 
     Attributes:
         name: of PostgreSQL's table, with its schema.
+        older_schema: the columns that PostgreSQL's table has until a commit alters them; None: it has these.
+        rebuild: why they are altered.
     """
 
     name: sql.Identifier
     schema: Any
     rows: JsonRows
+    older_schema: Any = None
+    rebuild: Reason | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -86,6 +91,15 @@ class MirroredTable:
     @property
     def column_list(self) -> sql.Composed:
         return sql.SQL(", ").join(map(sql.Identifier, [*self.columns, HASH]))
+
+    @property
+    def definitions(self) -> sql.Composed:
+        """The columns as `CREATE TABLE` takes them."""
+        own = [(field.name, _sql_type(field.dataType)) for field in self.schema.fields]
+        return sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
+            for name, kind in [*own, (HASH, "uuid")]
+        )
 
     def values(self, row: Mapping[str, Any]) -> list[Any]:
         """A row in JSON values as `COPY` takes it, with its hash."""
@@ -118,24 +132,25 @@ class PostgreSQLTables:
         self._options = options
 
     def ensure(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
-        """Create the table, or add the columns that it lacks.
+        """Create the table, or add the columns that it lacks. A table whose columns changed stays as it is:
+        `alter` belongs to the transaction that replaces its rows.
 
         Raises:
-            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_SCHEMA_UNSUPPORTED`.
+            SinkError: `SINK_COLUMNS_CHANGED`, somebody else altered the table; `SINK_COLUMN_NAME_RESERVED`,
+                `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_SCHEMA_UNSUPPORTED`.
         """
-        mirrored = self._mirrored(table, schema, key)
-        refuse_reserved_columns(self._sink, table, schema)
-        self._refuse_names(table, schema)
+        mirrored = self.checked(table, schema, key)
         existing = self._stored_schema(cursor, table)
         if existing is None:
             self._create(cursor, table, mirrored)
         else:
-            name = f"{self._options.schema}.{self._plain_name(table)}"
-            refuse_changed_columns(self._sink, table, existing, schema, name)
+            name = self.full_name(table)
             altered = self.altered(cursor, mirrored, existing)
             if altered:
                 raise altered_columns_error(self._sink, table, altered, name)
+            reason = columns_changed(existing, schema)
+            if reason is not None:
+                return replace(mirrored, older_schema=existing, rebuild=reason)
         stored = () if existing is None else existing.names
         for field in schema.fields:
             if field.name not in stored:
@@ -144,6 +159,33 @@ class PostgreSQLTables:
             self._create_index(cursor, mirrored, None, [HASH])
             self._create_index(cursor, mirrored, self._key_index(table), mirrored.rows.key)
         return mirrored
+
+    def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+        """What a table shall be, unless PostgreSQL cannot have it."""
+        mirrored = self._mirrored(table, schema, key)
+        refuse_reserved_columns(self._sink, table, schema)
+        self._refuse_names(table, schema)
+        return mirrored
+
+    def full_name(self, table: TableName) -> str:
+        """For people: the name with its schema."""
+        return f"{self._options.schema}.{self._plain_name(table)}"
+
+    def alter(self, cursor: Any, mirrored: MirroredTable) -> None:
+        """Give an emptied table the columns that it shall have, in the transaction that fills it. The table
+        keeps its rights, its indexes, and the views over its other columns."""
+        older = {field.name: field.dataType for field in mirrored.older_schema.fields}
+        table = mirrored.name
+        for name in older.keys() - set(mirrored.columns):
+            cursor.execute(sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(table, sql.Identifier(name)))
+        for field in mirrored.schema.fields:
+            if field.name not in older:
+                self._add_column(cursor, mirrored, field)
+            elif older[field.name] != field.dataType:
+                column, kind = sql.Identifier(field.name), sql.SQL(_sql_type(field.dataType))
+                statement = sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING NULL::{}")
+                cursor.execute(statement.format(table, column, kind, kind))
+                self._comment_column(cursor, mirrored, field)
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
@@ -243,6 +285,10 @@ class PostgreSQLTables:
         column = sql.Identifier(field.name)
         kind = sql.SQL(_sql_type(field.dataType))
         cursor.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(mirrored.name, column, kind))
+        self._comment_column(cursor, mirrored, field)
+
+    def _comment_column(self, cursor: Any, mirrored: MirroredTable, field: Any) -> None:
+        column = sql.Identifier(field.name)
         text = sql.Literal(json.dumps(field.dataType.jsonValue()))
         cursor.execute(sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(mirrored.name, column, text))
 
@@ -271,3 +317,16 @@ class PostgreSQLTables:
             if name != HASH and text is not None
         ]
         return spark.StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `PostgreSQLTables.ensure`, as far as it needs no server.
+    """
+    tables = PostgreSQLTables(name, postgresql_options(name, options))
+    tables.checked(table, schema, key)
+    return tables.full_name(table)

@@ -28,6 +28,7 @@ from typing import Any
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import (
     Intent,
     Operation,
@@ -173,17 +174,24 @@ class StarrocksSink(PointerSink[MirroredTable]):
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:
+    def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
         self._require_newest_fence(fence)
-        record, before = self._pointer(self._database).records.get(table), self._tables.identity(table)
-        self._mirrored[table] = self._tables.ensure(table, schema, key)
-        self._identities.record_altered(table, record, before, self._tables.identity(table))
+        record = self._pointer(self._database).records.get(table)
+        # What is left of a try before.
+        self._tables.settle(table, record)
+        before = self._tables.identity(table)
+        mirrored = self._mirrored[table] = self._tables.ensure(table, schema, key)
+        if mirrored.rebuild is None:
+            self._identities.record_altered(table, record, before, self._tables.identity(table))
+        return mirrored.rebuild
 
     def _load(self, cursor: SqlDatabase, table: TableName) -> MirroredTable | None:  # noqa: ARG002
         return self._tables.load(table)
 
     def _identity(self, cursor: SqlDatabase, table: TableName) -> str | None:  # noqa: ARG002
-        return self._tables.identity(table)
+        mirrored = self._mirrored.get(table)
+        is_next = mirrored is not None and mirrored.rebuild is not None
+        return self._tables.identity(table, self._tables.next_name(table) if is_next else None)
 
     def _content(
         self,
@@ -241,6 +249,19 @@ class StarrocksSink(PointerSink[MirroredTable]):
             self._commit(transaction, fence)
         self._states[transaction] = _S.COMMITTED
         self._unstage(transaction)
+        if self._forget_rebuilt():
+            self._settle()
+
+    def _settle(self) -> None:
+        """Tables that take the place of others get their names, those of aborted transactions go."""
+        for table in self._tables.waiting():
+            self._tables.settle(table, self._pointer(self._database).records.get(table))
+
+    def _forget_rebuilt(self) -> bool:
+        """Tables are loaded anew by their names; whether there were any to take the place of others."""
+        lasting = {t: mirrored for t, mirrored in self._mirrored.items() if mirrored.rebuild is None}
+        has_changed, self._mirrored = len(lasting) < len(self._mirrored), lasting
+        return has_changed
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         state = self._next_state(Operation.ABORT, transaction, fence)
@@ -250,6 +271,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
             self._end_transaction(staged.label)
         self._states[transaction] = state
         self._unstage(transaction)
+        self._forget_rebuilt()
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
         self._require_newest_fence(fence)
@@ -260,6 +282,8 @@ class StarrocksSink(PointerSink[MirroredTable]):
         for transaction in list(self._staged):
             self._states[transaction] = _S.ABORTED
             self._unstage(transaction)
+        self._forget_rebuilt()
+        self._settle()
         statement = f"DELETE FROM {self._fences} WHERE `sink` = %s AND `fence` < %s"
         self._database.execute(statement, (self.name, int(fence)))
         return self._recovered(intents)
@@ -284,10 +308,11 @@ class StarrocksSink(PointerSink[MirroredTable]):
         require_base(intent, pointer.published)
         new_records: dict[TableName, TableRecord] = {}
         for table in dict.fromkeys((*intent.versions, *staged.spools)):
-            identity = self._tables.identity(table)
-            if identity is None:
-                raise table_changed_error(self.name, table)
             mirrored, content = self._encoder(table), Content()
+            identity = self._identity(self._database, table)
+            is_misplaced = mirrored.rebuild is not None and table not in intent.replaced
+            if identity is None or is_misplaced:
+                raise table_changed_error(self.name, table)
             if table not in intent.replaced:
                 record = pointer.records.get(table)
                 content = self._required_content(self._database, table, mirrored, record)

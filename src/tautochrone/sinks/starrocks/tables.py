@@ -2,6 +2,10 @@
 
 StarRocks has no transaction over statements that create tables. So what a table shall be is written first,
 and what lacks is created then, again if the process died in between.
+
+A table with other columns or another key is filled beside the older one by the transaction of all tables, and
+exchanges its name with it by one statement afterwards. Between the two readers see the older rows of this
+table. A process that dies there leaves a row of `taut_tables`, by which the next owner exchanges them.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 from tautochrone.sinks.common.errors import name_taken_error, number_unsupported_error
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
@@ -24,27 +29,35 @@ from tautochrone.sinks.common.mirrored import (
     KEY,
     NameRules,
     altered_columns_error,
+    columns_changed,
     database_time,
     from_json,
+    key_changed,
     key_hash,
     mirror_name,
     quoted,
-    refuse_changed_columns,
     refuse_columns_of_other_case,
     refuse_reserved_columns,
-    require_same_key,
     row_hash,
     sql_type,
 )
-from tautochrone.sinks.common.pointer_sink import Content
+from tautochrone.sinks.common.pointer_sink import Content, TableRecord
 from tautochrone.sinks.json_rows import JsonRows
 from tautochrone.sinks.starrocks.database import SqlDatabase
-from tautochrone.sinks.starrocks.options import StarrocksOptions
+from tautochrone.sinks.starrocks.options import StarrocksOptions, starrocks_options
 
-__all__ = ["OPERATION", "MirroredTable", "SpooledRow", "StarRocksTables", "create_primary_key_table"]
+__all__ = [
+    "OPERATION",
+    "MirroredTable",
+    "SpooledRow",
+    "StarRocksTables",
+    "check_table",
+    "create_primary_key_table",
+]
 
 OPERATION = "__op"
 """StarRocks's name for what a loaded row does."""
+_NEXT = "taut_next_"
 _NAMES = NameRules(longest=64, refused=r"^[0-9]|[^A-Za-z0-9_]")
 _TEXT = "VARCHAR(1048576)"
 _TYPES: dict[type, str] = {
@@ -102,6 +115,7 @@ class MirroredTable:
     Attributes:
         plain_name: of StarRocks's table, without its database.
         name: the same as SQL, with its database.
+        rebuild: why it takes the place of another after the commit; None: it does not.
     """
 
     sink: str
@@ -110,6 +124,7 @@ class MirroredTable:
     name: str
     schema: Any
     rows: JsonRows
+    rebuild: Reason | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -181,11 +196,11 @@ class StarRocksTables:
         """Write what the table shall be, then create it or add the columns that it lacks.
 
         Raises:
-            SinkError: `SINK_COLUMNS_CHANGED`, `SINK_COLUMN_NAME_RESERVED`, `SINK_TYPE_UNSUPPORTED`,
-                `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_OPTION_INVALID`.
+            SinkError: `SINK_COLUMNS_CHANGED`, somebody else altered it; `SINK_COLUMN_NAME_RESERVED`,
+                `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
         """
         mirrored = self._mirrored(table, schema, key)
-        self._refuse_reserved_columns(table, schema)
+        _refuse_columns(self._sink, table, schema)
         columns = self._existing_columns(mirrored.plain_name)
         stored = self._stored(table)
         if stored is None:
@@ -196,10 +211,11 @@ class StarRocksTables:
             name = f"{self._options.database}.{mirrored.plain_name}"
             # A table that was dropped is created as it shall be now.
             if columns:
-                refuse_changed_columns(self._sink, table, stored_schema, schema, name)
-                require_same_key(self._sink, table, stored_key, mirrored.rows.key, name)
                 if not {HASH, KEY} <= columns:
                     raise altered_columns_error(self._sink, table, [HASH, KEY], name)
+                reason = columns_changed(stored_schema, schema) or key_changed(stored_key, mirrored.rows.key)
+                if reason is not None:
+                    return self._create_beside(table, mirrored, reason)
         is_complete = all(name.lower() in columns for name in schema.names) and bool(columns)
         if stored is None or not is_complete or stored[0] != schema or not stored[2]:
             self._register(table, mirrored, is_created=stored is not None and stored[2])
@@ -207,15 +223,63 @@ class StarRocksTables:
             self._register(table, mirrored, is_created=True)
         return mirrored
 
+    def next_name(self, table: TableName) -> str:
+        """Of the table that takes the place of a mirrored one."""
+        digest = hashlib.md5(self._plain_name(table).encode(), usedforsecurity=False).hexdigest()
+        return f"{_NEXT}{digest}"
+
+    def _create_beside(self, table: TableName, mirrored: MirroredTable, reason: Reason) -> MirroredTable:
+        plain = self.next_name(table)
+        name = quoted(self._options.database, plain)
+        following = replace(mirrored, plain_name=plain, name=name, rebuild=reason)
+        self._database.execute(f"DROP TABLE IF EXISTS {name}")
+        self._register(table, following, is_created=False)
+        create_primary_key_table(self._database, self._options, plain, following.definitions, [KEY])
+        return following
+
+    def waiting(self) -> list[TableName]:
+        """The mirrored tables of which another one is to take the place, or was."""
+        rows = self._database.query(
+            f"SELECT `name`, `mirrors` FROM {self._registry} WHERE `sink` = %s", (self._sink,)
+        )
+        return [TableName.parse(mirrors) for name, mirrors in rows if str(name).startswith(_NEXT)]
+
+    def settle(self, table: TableName, record: TableRecord | None) -> None:
+        """Exchange a table with the next one if that is what the pointer stands for, and drop the other one.
+        Repeatable.
+
+        Args:
+            record: of the pointer.
+        """
+        plain = self.next_name(table)
+        stored = self._stored(table, plain)
+        if stored is None:
+            return
+        schema, key, is_decided = stored
+        mirrored, following = self._mirrored(table, schema, key), quoted(self._options.database, plain)
+        is_shown = record is not None and record.identity == self.identity(table, plain)
+        if is_shown or is_decided:
+            # Here `is_created` says that it is decided: after the exchange nothing else tells.
+            self._register(table, replace(mirrored, plain_name=plain), is_created=True)
+            if is_shown:
+                self._database.execute(f"ALTER TABLE {mirrored.name} SWAP WITH {quoted(plain)}")
+            self._register(table, mirrored, is_created=True)
+        self._database.execute(f"DROP TABLE IF EXISTS {following}")
+        self._database.execute(f"DELETE FROM {self._registry} WHERE `name` = %s", (plain,))
+
     def load(self, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
         stored = self._stored(table)
         return None if stored is None else self._mirrored(table, stored[0], stored[1])
 
-    def identity(self, table: TableName) -> str | None:
-        """StarRocks's number of a table, and its columns; None if there is no table."""
+    def identity(self, table: TableName, name: str | None = None) -> str | None:
+        """StarRocks's number of a table, and its columns; None if there is no table.
+
+        Args:
+            name: of another table than the mirrored one, without its database.
+        """
         where = "WHERE table_schema = %s AND table_name = %s"
-        of_table = (self._options.database, self._plain_name(table))
+        of_table = (self._options.database, name or self._plain_name(table))
         columns = self._database.query(
             f"SELECT column_name, column_type FROM information_schema.columns {where} ORDER BY column_name",
             of_table,
@@ -292,17 +356,6 @@ class StarRocksTables:
     def _plain_name(self, table: TableName) -> str:
         return mirror_name(table, _NAMES)
 
-    def _refuse_reserved_columns(self, table: TableName, schema: Any) -> None:
-        refuse_reserved_columns(self._sink, table, schema)
-        refuse_columns_of_other_case(self._sink, table, schema)
-        if OPERATION in map(str.lower, schema.names):
-            raise SinkError(
-                "SINK_COLUMN_NAME_RESERVED",
-                f"Sink {self._sink}: {table} has a column {OPERATION}, a name that StarRocks itself uses",
-                hint="Rename the column in the query of the dataset.",
-                sqlstate="42939",
-            )
-
     def _existing_columns(self, name: str) -> set[str]:
         rows = self._database.query(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
@@ -310,8 +363,8 @@ class StarRocksTables:
         )
         return {str(column).lower() for (column,) in rows}
 
-    def _stored(self, table: TableName) -> tuple[Any, list[str], bool] | None:
-        name = self._plain_name(table)
+    def _stored(self, table: TableName, name: str | None = None) -> tuple[Any, list[str], bool] | None:
+        name = name or self._plain_name(table)
         rows = self._database.query(
             f"SELECT `sink`, `mirrors`, `key_columns`, `schema_json`, `is_created` FROM {self._registry} "
             "WHERE `name` = %s",
@@ -326,3 +379,28 @@ class StarRocksTables:
 
     def _name_taken_error(self, table: TableName, name: str) -> SinkError:
         return name_taken_error(self._sink, table, name, "database", self._options.database)
+
+
+def _refuse_columns(sink: str, table: TableName, schema: Any) -> None:
+    refuse_reserved_columns(sink, table, schema)
+    refuse_columns_of_other_case(sink, table, schema)
+    if OPERATION in map(str.lower, schema.names):
+        raise SinkError(
+            "SINK_COLUMN_NAME_RESERVED",
+            f"Sink {sink}: {table} has a column {OPERATION}, a name that StarRocks itself uses",
+            hint="Rename the column in the query of the dataset.",
+            sqlstate="42939",
+        )
+
+
+def check_table(
+    name: str, options: Mapping[str, str], table: TableName, schema: Any, key: Sequence[str]
+) -> str:
+    """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
+
+    Raises:
+        SinkError: as `StarRocksTables.ensure`, as far as it needs no server.
+    """
+    JsonRows(name, table, schema, key)
+    _refuse_columns(name, table, schema)
+    return f"{starrocks_options(name, options).database}.{mirror_name(table, _NAMES)}"
