@@ -207,6 +207,7 @@ class ReasonCode(StrEnum):
     PREPARED_ON_OLDER_VERSION = "PREPARED_ON_OLDER_VERSION"
     FILES_UNCHECKED = "FILES_UNCHECKED"
     READER_LEAVES_OUT_ROWS = "READER_LEAVES_OUT_ROWS"
+    MALFORMED_NOT_COUNTED = "MALFORMED_NOT_COUNTED"
     RECORDS_GONE = "RECORDS_GONE"
     TOPIC_RECREATED = "TOPIC_RECREATED"
     TOPIC_IDS_REFUSED = "TOPIC_IDS_REFUSED"
@@ -626,6 +627,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.PREPARED_ON_OLDER_VERSION: "main moved since it was prepared; its source is read again",
     ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
     ReasonCode.READER_LEAVES_OUT_ROWS: "{option} = {value} leaves out {input}, or rows of them, unseen",
+    ReasonCode.MALFORMED_NOT_COUNTED: "{text}",
     ReasonCode.RECORDS_GONE: (
         "up to {records} records of partition {partition} went away before they were read, and the reader's "
         "failOnDataLoss = false goes on without them"

@@ -32,6 +32,8 @@ __all__ = [
     "KafkaTopicRecreated",
     "LogKept",
     "LogWrittenBySpark",
+    "MalformedNotCounted",
+    "MalformedRecords",
     "Quarantined",
     "SchemaChangeIgnored",
     "SourceAlarm",
@@ -277,6 +279,44 @@ class Quarantined(Event):
             f"{self.records:,} bad records set aside in {short(self.quarantine_table)}, "
             f"the first at {self.first}: {self.reason}",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedRecords(Event):
+    """A batch had records of files that the reader could not parse."""
+
+    flow: str
+    dataset: str
+    batch: int
+    records: int
+    """all of them"""
+    written: int
+    """those whose rows have NULL values instead, as Spark writes them in PERMISSIVE mode"""
+    dropped: int
+    """those that the reader's mode DROPMALFORMED left out"""
+    quarantined: int
+    """those that were set aside"""
+    files: Mapping[str, int]
+    """by URL of the file how many of them; the 20 files that have most"""
+
+    def text(self) -> str:
+        fates = {"rows with NULL": self.written, "dropped": self.dropped, "set aside": self.quarantined}
+        counts = ", ".join(f"{count:,} {fate}" for fate, count in fates.items() if count)
+        named = [f"{file.rsplit('/', 1)[-1]} {count:,}" for file, count in self.files.items()]
+        text = f"{self.records:,} records did not parse ({counts}): {some_of(named)}"
+        return dataset_line(self.dataset, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedNotCounted(Event):
+    """Records of files that the reader cannot parse are not counted, because the rows would be others."""
+
+    flow: str
+    dataset: str
+    reason: Reason
+
+    def text(self) -> str:
+        return dataset_line(self.dataset, f"records that do not parse are not counted: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

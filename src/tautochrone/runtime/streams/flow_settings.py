@@ -19,6 +19,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import BadRecordsSetting, FlowLimits, RecreatedTopicSetting
 from tautochrone.runtime.streams.change_logs import change_log_of
+from tautochrone.spark.sources.malformed import has_text_files
 from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
 from tautochrone.spark.sources.stream_as_batch import flow_replay
 
@@ -106,13 +107,15 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
         if _is_from_outside(graph, resolved):
             replay = flow_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
             reason = replay.reason if isinstance(replay, Unsupported) else ""
+            if has_text_files(resolved.flow.evaluate(graph.analysis_session)):
+                reason = ""
         if reason:
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",
                 f"Flow {name} cannot quarantine bad records: {reason}",
                 location=setting.origin,
-                hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
-                "rest in a view over its table",
+                hint="a flow over CSV, JSON or XML files can, and one that takes one Kafka source row by "
+                "row: select, where, explode; do the rest in a view over its table",
             )
 
 
