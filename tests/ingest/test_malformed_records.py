@@ -1,57 +1,177 @@
-"""Records of files that do not parse: counted where Spark alone says nothing, or set aside in a quarantine."""
+"""Records of files that do not parse: counted where Spark alone says nothing, or set aside.
+
+The contents are those of `test_file_contents`. The truth is Spark's batch reader with the column of corrupt
+records.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from tests.support.harness import Happened, Pipeline
+
+from .test_file_contents import SCHEMA, Case, failure, rows_of, text_cases
 
 pytestmark = pytest.mark.spark
 
+PARTS = 8
+IN_CI = (
+    "csv_short", "csv_long_dropping", "csv_not_fitting_multi_line", "csv_not_fitting_kept", "csv_gzip_cut",
+    "csv_header_in_other_order", "csv_empty", "json_open_dropping", "json_not_fitting_kept", "json_latin_1",
+    "json_pretty_multi_line", "json_bom", "json_not_fitting_strict", "xml_not_fitting",
+)  # fmt: skip
 DEFINITIONS = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 
 spark = SparkSession.active()
-
-@dp.table
-def events():
-    reader = spark.readStream.schema("id BIGINT, amount INT")
-    return reader.json("{input}").where("id > 0")
 """
-QUARANTINE = '[flows.events]\nbad_records = "quarantine"\n'
+FLOW = """
+@dp.table(name="{name}")
+def {name}():
+    rows = spark.readStream.format({format!r}).schema({schema!r}).options(**{options!r}).load({folder!r})
+    return {query}
+"""
+CORRUPT = "damaged"
 
 
-@pytest.fixture
-def pipeline(pipeline: Pipeline) -> Pipeline:
-    pipeline.write("definitions/events.py", DEFINITIONS.format(input=pipeline.folder / "input"))
-    return pipeline
+def xml_cases() -> list[Case]:
+    """Spark needs the tag of rows for XML."""
+    options = {"rowTag": "row"}
+    contents = {
+        "not_fitting": b"<rows><row><id>x</id><v>a</v></row><row><id>2</id></row></rows>",
+        "cut": b"<rows><row><id>1</id></row><row><id>2</i",
+        "open": b"<rows><row><id>1</id><v>a</row><row><id>2</id></row></rows>",
+        "empty": b"",
+    }
+    good = b"<rows><row><id>7</id><v>good</v><w>1</w></row></rows>"
+    return [
+        Case(f"xml_{name}{suffix}", "xml", content, {**options, **mode}, "", good)
+        for name, content in contents.items()
+        for suffix, mode in {"": {}, "_dropping": {"mode": "DROPMALFORMED"}}.items()
+    ]
 
 
-def good(happened: Happened) -> Happened:
-    assert happened.state == "COMPLETED", [event.get("error") for event in happened]
-    return happened
+def every_case() -> list[Case]:
+    return [case for case in [*text_cases(), *xml_cases()] if case.format != "text"]
 
 
-def test_counted(pipeline: Pipeline) -> None:
-    pipeline.write("input/a.json", '{"id":1,"amount":10}\n{"id":2,"amount":"x"}\n{broken\n')
-    pipeline.write("input/b.json", '{"id":3,"amount":10}\n{broken\n')
-    happened = good(pipeline.run())
-    (event,) = happened.of("malformed_records")
-    print(event)
-    assert event["records"] == event["written"] == 3
-    assert pipeline.query("SELECT * FROM events") == [(1, 10), (2, None), (3, 10)]
+def with_corrupt(case: Case, mode: str = "PERMISSIVE") -> Case:
+    """The case as one reads it who wants to see what does not parse."""
+    options = {**case.options, "mode": mode, "columnNameOfCorruptRecord": CORRUPT}
+    return replace(case, options=options, schema=f"{SCHEMA}, {CORRUPT} STRING")
 
 
-def test_set_aside(pipeline: Pipeline) -> None:
-    pipeline.write("tautochrone.toml", QUARANTINE)
+def corrupt_records(session: SparkSession, case: Case, folder: Path) -> Counter[tuple[str, str]] | None:
+    """By file and text the records that do not parse; None where Spark fails."""
+    try:
+        frame = with_corrupt(case).read(session, folder)
+        rows = frame.selectExpr("*", "input_file_name() AS file").collect()
+    except (PySparkException, Py4JJavaError):
+        return None
+    return Counter((row["file"], row[CORRUPT]) for row in rows if row[CORRUPT] is not None)
+
+
+def rows_or_none(
+    case: Case, session: SparkSession, folder: Path, condition: str = "true"
+) -> Counter[str] | None:
+    try:
+        return rows_of(case.read(session, folder).where(condition))
+    except (PySparkException, Py4JJavaError):
+        return None
+
+
+def run(pipeline: Pipeline, cases: Sequence[Case], settings: str = "") -> Happened:
+    text = DEFINITIONS
+    for case in cases:
+        folder = pipeline.folder / "in" / case.name
+        case.write(folder)
+        parts = {"format": case.format, "schema": case.schema, "options": dict(case.options)}
+        text += FLOW.format(name=case.name, folder=str(folder), query="rows", **parts)
+    pipeline.write("definitions/p.py", text)
+    pipeline.write("tautochrone.toml", settings)
     pipeline.reload()
-    pipeline.write("input/a.json", '{"id":1,"amount":10}\n{"id":2,"amount":"x"}\n{broken\n')
-    pipeline.write("input/b.json", '{"id":3,"amount":10}\n{broken\n')
-    happened = good(pipeline.run())
-    (event,) = happened.of("malformed_records")
-    print(event, happened.of("quarantined"))
-    assert event["records"] == event["quarantined"] == 3
-    assert pipeline.query("SELECT * FROM events") == [(1, 10), (3, 10)]
-    print(pipeline.query("SELECT * FROM events__quarantine"))
-    good(pipeline.run())
-    assert len(pipeline.query("SELECT * FROM events__quarantine")) == 3
+    return pipeline.run()
+
+
+def counted(happened: Happened, name: str) -> Mapping[str, int]:
+    """What the event says of a table, without what is none."""
+    events = [e for e in happened.of("malformed_records") if e["dataset"].endswith(f".{name}")]
+    assert len(events) <= 1
+    parts = ("written", "dropped", "quarantined")
+    return {part: event[part] for event in events for part in parts if event[part]}
+
+
+def differences_when_counted(pipeline: Pipeline, cases: Sequence[Case]) -> list[str]:
+    happened, wrong = run(pipeline, cases), []
+    for case in cases:
+        folder = pipeline.folder / "in" / case.name
+        expected = rows_or_none(case, pipeline.session, folder)
+        if (error := failure(happened, case.name)) is not None:
+            wrong += [f"{case.name}: {error}"] if expected is not None else []
+            continue
+        actual = rows_of(pipeline.reader.sql(f"SELECT * FROM {case.name}"))
+        wrong += [f"{case.name}: {actual} instead of {expected}"] if actual != expected else []
+        records = corrupt_records(pipeline.session, case, folder)
+        number = 0 if records is None else records.total()
+        fate = "dropped" if case.options.get("mode") == "DROPMALFORMED" else "written"
+        counts = {fate: number} if number else {}
+        if counts != counted(happened, case.name):
+            wrong.append(f"{case.name}: {counted(happened, case.name)} instead of {counts}")
+    return wrong
+
+
+def differences_when_set_aside(pipeline: Pipeline, cases: Sequence[Case]) -> list[str]:
+    settings = "".join(f'[flows.{case.name}]\nbad_records = "quarantine"\n' for case in cases)
+    happened, wrong = run(pipeline, cases, settings), []
+    for case in cases:
+        folder = pipeline.folder / "in" / case.name
+        records = corrupt_records(pipeline.session, case, folder)
+        if (error := failure(happened, case.name)) is not None:
+            wrong += [f"{case.name}: {error}"] if records is not None else []
+            continue
+        read = with_corrupt(case).read(pipeline.session, folder).where(f"{CORRUPT} IS NULL").drop(CORRUPT)
+        if "_corrupt_record" in case.schema:
+            read = read.selectExpr("*", "CAST(NULL AS STRING) AS _corrupt_record")
+        expected = rows_of(read)
+        actual = rows_of(pipeline.reader.sql(f"SELECT * FROM {case.name}"))
+        wrong += [f"{case.name}: {actual} instead of {expected}"] if actual != expected else []
+        query = f"SELECT file, decode(value, 'utf-8') FROM {case.name}__quarantine"
+        set_aside = Counter(tuple(row) for row in pipeline.reader.sql(query).collect())
+        if set_aside != (records or Counter()):
+            wrong.append(f"{case.name}: {set_aside} instead of {records}")
+    return wrong
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    every = {case.name: case for case in every_case()}
+    return [every[name] for name in names]
+
+
+def test_counts_and_rows_are_those_of_spark(pipeline: Pipeline) -> None:
+    assert not differences_when_counted(pipeline, chosen(IN_CI))
+
+
+def test_good_rows_and_records_set_aside_are_those_of_spark(pipeline: Pipeline) -> None:
+    assert not differences_when_set_aside(pipeline, chosen(IN_CI[::2]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_records_of_any_content_are_counted(pipeline: Pipeline, part: int) -> None:
+    assert not differences_when_counted(pipeline, every_case()[part::PARTS])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_records_of_any_content_are_set_aside(pipeline: Pipeline, part: int) -> None:
+    assert not differences_when_set_aside(pipeline, every_case()[part::PARTS])

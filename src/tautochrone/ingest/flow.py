@@ -365,7 +365,8 @@ class FlowQuery(SparkQuery):
             rows.write.format("noop").mode("append").save()
 
     def _report_batch(self, split: SplitBatch, violations: Mapping[str, int], batch_id: int) -> None:
-        counted = expectation_counts(self.expectations, {}, violations)
+        met = {expectation.name: violations.get(expectation.name, 0) for expectation in self.expectations}
+        counted = expectation_counts(self.expectations, {}, met)
         self.emit(
             events.Batch(
                 flow=self.flow.name,
@@ -375,7 +376,7 @@ class FlowQuery(SparkQuery):
                 expectations=counted,
             )
         )
-        if counted:
+        if violations:
             self.report_expectations(self._totals(violations))
         self._malformed.report(self._counted, batch_id)
         if split.set_aside is not None:

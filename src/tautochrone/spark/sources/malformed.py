@@ -159,7 +159,7 @@ def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) 
         known = next((reader for reader in readers if node.equals(reader.leaf)), None)
         if known is not None:
             return _replaced(session, known, counts=False)
-        obstacle = None if set_aside else _obstacle(plan, frame, source, session)
+        obstacle = None if set_aside else _obstacle(session, plan, source)
         if obstacle is not None:
             uncounted.extend([obstacle] if obstacle else [])
             return node
@@ -185,20 +185,21 @@ def _mode(source: FileSource) -> str:
     return mode if mode in ("dropmalformed", "failfast") else "permissive"
 
 
-def _obstacle(plan: JavaObject, frame: DataFrame, source: FileSource, session: SparkSession) -> str | None:
+def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource) -> str | None:
     """Why counting would change the rows, as text; an empty one where nothing is left to count."""
     mode, file_format = _mode(source), _text_format(source)
     if mode == "failfast":
         return ""
-    if file_format == "csv" and mode == "dropmalformed" and not _reads_all_columns(frame, source):
+    if file_format == "csv" and mode == "dropmalformed" and not _reads_all_columns(session, plan, source):
         return "which lines of CSV are dropped depends on the columns that the query reads"
     if file_format == "json" and _may_accept_null(plan, _corrupt_column(source, session)):
         return "a condition that is true of NULL decides which rows of JSON are malformed"
     return None
 
 
-def _reads_all_columns(frame: DataFrame, source: FileSource) -> bool:
-    optimized = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+def _reads_all_columns(session: SparkSession, plan: JavaObject, source: FileSource) -> bool:
+    # A query of a stream has no optimized plan before it is started.
+    optimized = session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001
     references = {str(column.exprId().id()) for column in items(optimized.output())}
     for node in walk_with_subqueries(optimized):
         if node.children().size():
