@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from tests.crash.faults import Crash, Strike, StrikingEffects
 from tests.support.harness import Happened, Pipeline
 
-from .test_file_contents import SCHEMA, Case, failure, rows_of, text_cases
+from tautochrone.cli.main import main
+from tautochrone.errors import TautochroneError
+from tautochrone.model.effects import Step
+from tautochrone.runtime.loop.run import Run
+
+from .test_file_contents import JSON_LINES, SCHEMA, Case, failure, rows_of, text_cases
 
 pytestmark = pytest.mark.spark
 
@@ -175,3 +181,108 @@ def test_records_of_any_content_are_counted(pipeline: Pipeline, part: int) -> No
 @pytest.mark.parametrize("part", range(PARTS))
 def test_records_of_any_content_are_set_aside(pipeline: Pipeline, part: int) -> None:
     assert not differences_when_set_aside(pipeline, every_case()[part::PARTS])
+
+
+STEPS = [
+    (Step.LAKE_STAGE, "one"),
+    (Step.LAKE_STAGE, "one__quarantine"),
+    (Step.INGEST_SOURCE_FILES, "one"),
+    (Step.LAKE_PREPARE, "one__quarantine"),
+    (Step.LAKE_PREPARE, "one"),
+    (Step.LAKE_COMMIT, "one"),
+    (Step.LAKE_COMMIT, "one__quarantine"),
+    (Step.META_REPORT, "one"),
+]
+"""What a batch does that sets records aside, in its order."""
+IN_CI_STEP = 5
+"""The table names what its quarantine table has not committed yet."""
+
+
+def json_case(name: str) -> Case:
+    return Case(name, "json", b'{"id":1,"w":"x"}\n{broken\n{"id":2,"w":2}\n', good=JSON_LINES.encode())
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("step", "subject"),
+    [
+        pytest.param(*each, marks=() if number == IN_CI_STEP else pytest.mark.slow)
+        for number, each in enumerate(STEPS)
+    ],
+)
+def test_death_while_records_are_set_aside(pipeline: Pipeline, step: Step, subject: str) -> None:
+    case, settings = json_case("one"), '[flows.one]\nbad_records = "quarantine"\n'
+    assert run(pipeline, [case], settings).state == "COMPLETED"
+    before = everything(pipeline)
+    assert [len(rows) for rows in before] == [4, 2]
+    for name in ("c", "d"):
+        (pipeline.folder / "in/one" / f"{name}.json").write_bytes(case.content)
+    effects = StrikingEffects(Strike(step, "after", "crash", on=subject))
+    with pipeline.opened(effects) as (job, _):
+        started = Run(job)
+        try:
+            started.once()
+        except (Crash, TautochroneError):
+            pass
+        finally:
+            for query in started._streams._queries.values():
+                query.stop()
+    assert effects.struck, f"not reached: {effects.seen}"
+    # Readers see nothing of it: the next checkpoint has both halves.
+    assert everything(pipeline) == before
+    assert pipeline.run().state == "COMPLETED"
+    assert [len(rows) for rows in everything(pipeline)] == [6, 6]
+    assert pipeline.run().of("malformed_records") == []
+
+
+def everything(pipeline: Pipeline) -> list[list[Row]]:
+    return [pipeline.reader.sql(f"SELECT * FROM {name}").collect() for name in ("one", "one__quarantine")]
+
+
+def test_counts_are_shown_and_survive_a_batch_without_such_records(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In `taut status`; the second flow and the expectation say nothing of such records."""
+    cases = [json_case("one"), replace(json_case("two"), options={"mode": "DROPMALFORMED"})]
+    assert run(pipeline, cases).state == "COMPLETED"
+    (pipeline.folder / "in/one/z.json").write_text('{"id":9}\n')
+    assert pipeline.run().state == "COMPLETED"
+    capsys.readouterr()
+    assert main(["status", "--spec", str(pipeline.folder / "spark-pipeline.yml")]) == 0
+    shown = capsys.readouterr().out
+    assert "lake.default.one: 2 records of files did not parse (rows with NULL), +0 by" in shown
+    assert "lake.default.two: 2 records of files did not parse (dropped by the reader), +2 by" in shown
+
+
+ROWS_BY_QUERY = {
+    "filtered": "rows.where('w > 1')",
+    "one_column": "rows.select('v')",
+    "twice": "rows.select('id').union(rows.select('w'))",
+    "none_of_them": "rows.selectExpr('1 AS n')",
+    "absent": "rows.where('id IS NULL')",
+}
+
+
+def test_queries_over_files_give_the_rows_of_spark(pipeline: Pipeline) -> None:
+    """What a query reads decides what is malformed; JSON is not counted under `IS NULL`."""
+    text = DEFINITIONS
+    base = json_case("one")
+    for name, query in ROWS_BY_QUERY.items():
+        for kind, content in (("json", base.content), ("csv", b"1,a,x\nx,b,2\n3\n4,d,4,5\n")):
+            case = replace(base, name=f"{name}_{kind}", format=kind, content=content, good=None)
+            folder = pipeline.folder / "in" / case.name
+            case.write(folder)
+            parts = {"format": kind, "schema": case.schema, "options": {}, "folder": str(folder)}
+            text += FLOW.format(name=case.name, query=query, **parts)
+    pipeline.write("definitions/p.py", text)
+    happened = pipeline.run()
+    for name, query in ROWS_BY_QUERY.items():
+        for kind in ("json", "csv"):
+            folder = pipeline.folder / "in" / f"{name}_{kind}"
+            rows = pipeline.session.read.format(kind).schema(SCHEMA).load(str(folder))
+            expected = rows_of(eval(query, {"rows": rows}))
+            assert rows_of(pipeline.reader.sql(f"SELECT * FROM {name}_{kind}")) == expected, (name, kind)
+    counts = {name: counted(happened, f"{name}_json").get("written") for name in ROWS_BY_QUERY}
+    assert counts == {"filtered": 2, "one_column": 1, "twice": 2, "none_of_them": None, "absent": None}
+    uncounted = {e["dataset"].rpartition(".")[2] for e in happened.of("malformed_not_counted")}
+    assert uncounted == {"absent_json", "none_of_them_json", "none_of_them_csv"}

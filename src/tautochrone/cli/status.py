@@ -19,6 +19,7 @@ from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, Ta
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
+from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
@@ -214,16 +215,17 @@ def _violations(status: DatasetStatus) -> int | None:
     return sum(count.violations for count in status.expectations) if status.expectations else None
 
 
-_NOT_PARSED = {
+_COUNTED = {
     MALFORMED_WRITTEN: "records of files did not parse (rows with NULL)",
     MALFORMED_DROPPED: "records of files did not parse (dropped by the reader)",
+    EVENTS_SET_ASIDE: "events have no key or no sequence value (not merged)",
 }
 
 
 def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
     for status in statuses:
         for count in status.expectations:
-            what = _NOT_PARSED.get(count.name, f"rows violate {count.name!r} ({count.action})")
+            what = _COUNTED.get(count.name, f"rows violate {count.name!r} ({count.action})")
             answer().write(
                 f"{status.dataset}: {count.violations} {what}, {count.change:+} by the last change\n"
             )

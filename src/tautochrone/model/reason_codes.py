@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     EVENTS_MERGED = "EVENTS_MERGED"
     INVALID_VALUES_NULL = "INVALID_VALUES_NULL"
     LATE_EVENTS_REFUSED = "LATE_EVENTS_REFUSED"
+    EVENTS_SET_ASIDE = "EVENTS_SET_ASIDE"
     NO_EVENTS_OF_KEYS = "NO_EVENTS_OF_KEYS"
     ROWS_ADDED_TO_LINEAR_QUERY = "ROWS_ADDED_TO_LINEAR_QUERY"
     ESTIMATED_COSTS = "ESTIMATED_COSTS"
@@ -396,6 +397,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.EVENTS_MERGED: "the events of its input were merged by key",
     ReasonCode.INVALID_VALUES_NULL: (
         "rows that have NULL for a value that the type of its column does not have: {rows}, such as {example}"
+    ),
+    ReasonCode.EVENTS_SET_ASIDE: (
+        "{events} events have no key or no sequence value and are not merged; they stay in {table}"
     ),
     ReasonCode.LATE_EVENTS_REFUSED: (
         "events that came later than the table remembers deletions, and were refused: {events}, all before "

@@ -455,8 +455,8 @@ SETTINGS = (
         key="flows.*.bad_records",
         kind=Choice(BadRecords),
         meaning="what becomes of Kafka records on which this flow's query fails, and of records of files "
-        "that do not parse: `fail` (as without it: what Spark does), or `quarantine` into its quarantine table "
-        "([Kafka](kafka.md#bad-records), [files](files.md#records-that-do-not-parse))",
+        "that do not parse: `fail` (as without it: what Spark does), or `quarantine` into its quarantine "
+        "table ([Kafka](kafka.md#bad-records), [files](files.md#records-that-do-not-parse))",
     ),
     Setting(
         key="flows.*.on_recreated_topic",

@@ -19,6 +19,7 @@ __all__ = [
     "ChangesThroughLog",
     "CopiedThroughLog",
     "CopyWaits",
+    "EventsSetAside",
     "FilesNotTakenIn",
     "FilesTakenIn",
     "FlowFailed",
@@ -279,6 +280,22 @@ class Quarantined(Event):
             f"{self.records:,} bad records set aside in {short(self.quarantine_table)}, "
             f"the first at {self.first}: {self.reason}",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSetAside(Event):
+    """Events of AUTO CDC without a key or a sequence value were left out of a merge."""
+
+    flow: str
+    dataset: str
+    records: int
+    """how many"""
+    input: str
+    """the table that has them"""
+    reason: Reason
+
+    def text(self) -> str:
+        return dataset_line(self.dataset, f"{self.records:,} events set aside: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,8 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
         if setting.policy is BadRecords.FAIL:
             continue
         assert graph.analysis_session is not None
+        if resolved.flow.auto_cdc is not None and resolved.flow.snapshots is None:
+            continue
         reason = "it writes no streaming table from outside"
         if _is_from_outside(graph, resolved):
             replay = flow_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))

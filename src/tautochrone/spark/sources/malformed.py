@@ -74,6 +74,7 @@ class _Reader:
         corrupt: the name of that column.
         metric: the name under which Spark counts.
         fate: what becomes of a record that does not parse, a field of `CountedRecords`.
+        data_columns: the columns that are in the files, but for the corrupt one.
     """
 
     leaf: JavaObject
@@ -81,6 +82,7 @@ class _Reader:
     corrupt: str
     metric: str
     fate: str
+    data_columns: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,13 @@ def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) 
         known = next((reader for reader in readers if node.equals(reader.leaf)), None)
         if known is not None:
             return _replaced(session, known, counts=False)
-        obstacle = None if set_aside else _obstacle(session, plan, source)
+        reader = _reader(session, source, f"{_METRIC}{len(readers)}", set_aside=set_aside)
+        obstacle = _obstacle(session, plan, source, reader)
         if obstacle is not None:
             uncounted.extend([obstacle] if obstacle else [])
             return node
-        readers.append(_reader(session, source, f"{_METRIC}{len(readers)}", set_aside=set_aside))
-        return _replaced(session, readers[-1], counts=True)
+        readers.append(reader)
+        return _replaced(session, reader, counts=True)
 
     replaced = replace_leaves(session, plan, leaf)
     return CountedStream(
@@ -185,26 +188,34 @@ def _mode(source: FileSource) -> str:
     return mode if mode in ("dropmalformed", "failfast") else "permissive"
 
 
-def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource) -> str | None:
+def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource, reader: _Reader) -> str | None:
     """Why counting would change the rows, as text; an empty one where nothing is left to count."""
     mode, file_format = _mode(source), _text_format(source)
-    if mode == "failfast":
+    if mode == "failfast" and reader.fate != "set_aside":
         return ""
-    if file_format == "csv" and mode == "dropmalformed" and not _reads_all_columns(session, plan, source):
+    unread = _unread_columns(session, plan, source)
+    if reader.data_columns <= unread:
+        # Spark refuses to read nothing but the corrupt column.
+        return "the query reads none of the columns of the files"
+    if reader.fate == "set_aside":
+        return None
+    if file_format == "csv" and mode == "dropmalformed" and unread:
         return "which lines of CSV are dropped depends on the columns that the query reads"
     if file_format == "json" and _may_accept_null(plan, _corrupt_column(source, session)):
         return "a condition that is true of NULL decides which rows of JSON are malformed"
     return None
 
 
-def _reads_all_columns(session: SparkSession, plan: JavaObject, source: FileSource) -> bool:
+def _unread_columns(session: SparkSession, plan: JavaObject, source: FileSource) -> frozenset[str]:
+    """The columns of a source that nothing in the query needs."""
     # A query of a stream has no optimized plan before it is started.
     optimized = session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001
     references = {str(column.exprId().id()) for column in items(optimized.output())}
     for node in walk_with_subqueries(optimized):
         if node.children().size():
             references |= {str(column.exprId().id()) for column in items(node.references().toSeq())}
-    return {str(column.exprId().id()) for column in items(source.leaf.output())} <= references
+    columns = {str(column.exprId().id()): str(column.name()) for column in items(source.leaf.output())}
+    return frozenset(name for number, name in columns.items() if number not in references)
 
 
 def _may_accept_null(plan: JavaObject, corrupt: str) -> bool:
@@ -243,7 +254,10 @@ def _reader(session: SparkSession, source: FileSource, metric: str, *, set_aside
         added["mode"] = "PERMISSIVE"
     counted = source.with_schema(session, schema, added)
     fate = "set_aside" if set_aside else "dropped" if mode == "dropmalformed" else "written"
-    return _Reader(leaf, counted, name, metric, fate)
+    columns = [str(column.name()) for column in items(counted.output())]
+    # The columns of partitions, and the metadata, follow those that are in the files.
+    data_columns = columns if is_there else columns[: columns.index(name)]
+    return _Reader(leaf, counted, name, metric, fate, frozenset(data_columns) - {name, "_metadata"})
 
 
 def _replaced(session: SparkSession, reader: _Reader, *, counts: bool) -> JavaObject:
