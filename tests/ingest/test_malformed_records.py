@@ -254,6 +254,26 @@ def test_counts_are_shown_and_survive_a_batch_without_such_records(
     assert "lake.default.two: 2 records of files did not parse (dropped by the reader), +2 by" in shown
 
 
+def test_records_of_files_that_views_read_are_counted(pipeline: Pipeline) -> None:
+    text, contents = DEFINITIONS, {"json": b'{"id":1,"w":"x"}\n{broken\n', "csv": b"1,a,x\n2,b\n3,c,3\n"}
+    for kind, content in contents.items():
+        pipeline.write(f"in/{kind}/day=1/a.{kind}", content.decode())
+        rows = f"spark.read.format('{kind}').schema('{SCHEMA}').load('{pipeline.folder}/in/{kind}')"
+        text += f"\n@dp.materialized_view\ndef of_{kind}():\n    return {rows}.where('id > 0')\n"
+    pipeline.write("definitions/p.py", text)
+    happened = pipeline.run()
+    assert sorted(event["malformed"] for event in happened.of("files_taken_in")) == [2, 2]
+    assert pipeline.query("SELECT id, v, w, day FROM of_csv") == [
+        (1, "a", None, 1),
+        (2, "b", None, 1),
+        (3, "c", 3, 1),
+    ]
+    assert pipeline.query("SELECT id, w, day FROM of_json") == [(1, None, 1)]
+    pipeline.write("in/csv/day=2/b.csv", "4,d,4\n")
+    (taken_in,) = pipeline.run().of("files_taken_in")
+    assert (taken_in["added"], taken_in["malformed"]) == (1, 0)
+
+
 ROWS_BY_QUERY = {
     "filtered": "rows.where('w > 1')",
     "one_column": "rows.select('v')",

@@ -319,7 +319,6 @@ class BatchSplitter:
             "value",
             "headers",
             sf.lit(None).cast("string").alias("file"),
-            sf.lit(None).cast("bigint").alias("line"),
             "error_class",
             "reason",
             sf.lit(self.flow).alias("flow"),

@@ -337,7 +337,7 @@ MALFORMED_DROPPED = "tautochrone.malformed-records-dropped"
 
 QUARANTINE_SCHEMA = """
     topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY,
-    headers ARRAY<STRUCT<key: STRING, value: BINARY>>, file STRING, line BIGINT,
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>>, file STRING,
     error_class STRING, reason STRING, flow STRING, batch BIGINT
 """
 """A record as the topic or the file holds it, why it is bad, and which batch of which flow met it."""

@@ -362,10 +362,13 @@ class FilesTakenIn(Event):
     removed: int
     rows_inserted: int
     rows_deleted: int
+    malformed: int = 0
+    """records of CSV and JSON that came and did not parse: their rows have NULL values instead"""
 
     def text(self) -> str:
         counts = f"{self.added:,} files added, {self.changed:,} changed, {self.removed:,} removed"
-        return f"  {self.files:<32} {counts}"
+        malformed = f"; {self.malformed:,} records did not parse" if self.malformed else ""
+        return f"  {self.files:<32} {counts}{malformed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
