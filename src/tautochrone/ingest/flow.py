@@ -401,7 +401,7 @@ class FlowQuery(SparkQuery):
     def _stage(self, rows: DataFrame, batch_id: int) -> tuple[SplitBatch, Mapping[str, int]]:
         """The batch, staged, and its violations of expectations."""
         table, violations = self.committer.table, dict[str, int]()
-        fork = table.fork()
+        fork, self._counted = table.fork(), CountedRecords()
 
         def stage(aligned: DataFrame) -> Staged:
             flagged = self.flow.with_flags(aligned)
@@ -425,7 +425,6 @@ class FlowQuery(SparkQuery):
 
     def _count_malformed(self) -> Mapping[str, int]:
         """How many records of the staged batch did not parse, as the table counts them."""
-        self._counted = CountedRecords()
         if self._malformed.counts_records:
             self.checks.await_start()
             assert self._query is not None
@@ -436,7 +435,11 @@ class FlowQuery(SparkQuery):
         if not self._counted.set_aside:
             return SplitBatch(good)
         assert self._query is not None
-        return SplitBatch(good, *self._malformed.set_aside(self._query, self._counted, batch_id))
+        try:
+            return SplitBatch(good, *self._malformed.set_aside(self._query, self._counted, batch_id))
+        except Exception:
+            self.committer.table.discard(good)
+            raise
 
     def _with_tasks(self, rows: DataFrame) -> DataFrame:
         """The rows of a batch in as many tasks, and so in as many files, as are worthwhile."""

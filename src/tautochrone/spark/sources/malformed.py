@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -31,7 +32,7 @@ from tautochrone.spark.sources.registry import is_stream_leaf, source_of
 from tautochrone.spark.sources.spark_source import with_field
 from tautochrone.spark.sources.stream_as_batch import renamed
 
-__all__ = ["CountedRecords", "CountedStream", "counted_stream", "has_text_files"]
+__all__ = ["CountedRecords", "CountedStream", "counted_stream", "why_none_is_set_aside"]
 
 _FORMATS = ("csv", "json", "xml")
 _CORRUPT = "__tautochrone_corrupt"
@@ -135,10 +136,16 @@ class CountedStream:
         return frames
 
 
-def has_text_files(frame: DataFrame) -> bool:
-    """Whether a streaming query reads files whose records may not parse."""
-    leaves = (leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf))
-    return any(_text_format(source_of(leaf)) is not None for leaf in leaves)
+def why_none_is_set_aside(frame: DataFrame) -> str | None:
+    """Why no record of the files that a streaming query reads can be set aside, as text; None if they can."""
+    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
+    of_text = [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+    if not of_text:
+        return "it reads no files of CSV, JSON or XML"
+    if any(one.equals(other) for one, other in combinations(of_text, 2)):
+        # A record may be malformed for one part of the query, and good for another.
+        return "it reads the same files more than once"
+    return None
 
 
 def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) -> CountedStream:
@@ -150,6 +157,7 @@ def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) 
         set_aside: leave out the rows of such records, also of readers in FAILFAST mode.
     """
     plan = analyzed_plan(frame)
+    set_aside = set_aside and why_none_is_set_aside(frame) is None
     readers: list[_Reader] = []
     uncounted: list[str] = []
 
