@@ -142,7 +142,7 @@ def why_none_is_set_aside(frame: DataFrame) -> str | None:
     of_text = [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
     if not of_text:
         return "it reads no files of CSV, JSON or XML"
-    if any(one.equals(other) for one, other in combinations(of_text, 2)):
+    if any(left.equals(right) for left, right in combinations(of_text, 2)):
         # A record may be malformed for one part of the query, and good for another.
         return "it reads the same files more than once"
     return None
