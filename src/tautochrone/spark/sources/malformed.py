@@ -126,8 +126,9 @@ class CountedStream:
         execution = _execution(query)
         frames = []
         for reader in self._readers:
-            if reader.fate == "set_aside":
-                read = _columns_read(execution.optimizedPlan(), reader.metric)
+            read = _columns_read(execution.optimizedPlan(), reader.metric)
+            # Nothing is read of a source that has no files in this batch.
+            if reader.fate == "set_aside" and read:
                 frames += [
                     _malformed(_as_batch(session, node.child()), reader, read)
                     for node in walk(execution.analyzed())
