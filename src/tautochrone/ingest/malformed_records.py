@@ -4,7 +4,7 @@
     3. the batch's files are read again, only such records are kept    4. they are staged, and committed with
        the good rows (`ingest.committer`)
 
-Spark counts while it reads, so a batch without such records costs nothing more.
+Spark counts while it reads, so a batch without such records is read once.
 """
 
 from __future__ import annotations
