@@ -19,6 +19,7 @@ from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, Ta
 from tautochrone.meta import DatasetStatus, Store
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
+from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
@@ -26,7 +27,7 @@ from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import DeliveryState, SinkStatus
-from tautochrone.model.source import quarantine_of
+from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, quarantine_of
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.traces import logs_of, traces_in
 
@@ -209,16 +210,24 @@ def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
 
 
 def _violations(status: DatasetStatus) -> int | None:
-    """Violations of all expectations of a dataset; None if it has no expectation."""
+    """Violations of all expectations of a dataset, with records of files that did not parse; None if neither
+    is counted."""
     return sum(count.violations for count in status.expectations) if status.expectations else None
+
+
+_COUNTED = {
+    MALFORMED_WRITTEN: "records of files did not parse (rows with NULL)",
+    MALFORMED_DROPPED: "records of files did not parse (dropped by the reader)",
+    EVENTS_SET_ASIDE: "events have no key or no sequence value (not merged)",
+}
 
 
 def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
     for status in statuses:
         for count in status.expectations:
+            what = _COUNTED.get(count.name, f"rows violate {count.name!r} ({count.action})")
             answer().write(
-                f"{status.dataset}: {count.violations} rows violate {count.name!r} ({count.action}), "
-                f"{count.change:+} by the last change\n"
+                f"{status.dataset}: {count.violations} {what}, {count.change:+} by the last change\n"
             )
 
 

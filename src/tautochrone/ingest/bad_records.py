@@ -26,6 +26,7 @@ from tautochrone.ingest.folder_decision import source_offsets
 from tautochrone.ingest.stream_errors import explain
 from tautochrone.model import limits
 from tautochrone.model.lake import LakeTable, Staged
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import BadRecords, Unsupported
 from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.sources.stream_as_batch import FlowReplay, flow_replay
@@ -35,6 +36,7 @@ __all__ = [
     "BadRecordSearch",
     "BatchSplitter",
     "SearchTooLongError",
+    "SetAside",
     "Span",
     "SplitBatch",
     "halves",
@@ -167,12 +169,27 @@ _REASONS = "topic STRING, partition INT, offset BIGINT, error_class STRING, reas
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """The bad records of a batch.
+
+    Attributes:
+        records: how many they are.
+        first: where the first of them is, for people.
+        reason: why it is bad.
+    """
+
+    records: int
+    first: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class SplitBatch:
     """The good rows of a batch and its bad records, both staged, and what is known of the bad ones."""
 
     good: Staged
-    bad: Staged | None
-    records: Sequence[BadRecord]
+    bad: Staged | None = None
+    set_aside: SetAside | None = None
 
 
 @dataclass(slots=True)
@@ -235,7 +252,9 @@ class BatchSplitter:
         is_bad = _any_of([Span(bad.topic, bad.partition, bad.offset, bad.offset + 1) for bad in bad_records])
         good = stage(self.align(replay.query(records.where(~is_bad))))
         bad = self._stage_bad(session, records.where(is_bad), bad_records, batch_id)
-        return SplitBatch(good, bad, bad_records)
+        first = bad_records[0]
+        reason = Reason.of(ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason)
+        return SplitBatch(good, bad, SetAside(len(bad_records), first.location, reason))
 
     def _probe(
         self, replay: FlowReplay, records: DataFrame
@@ -299,6 +318,7 @@ class BatchSplitter:
             "key",
             "value",
             "headers",
+            sf.lit(None).cast("string").alias("file"),
             "error_class",
             "reason",
             sf.lit(self.flow).alias("flow"),

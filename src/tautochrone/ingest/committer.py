@@ -23,6 +23,7 @@ from tautochrone.model import events
 from tautochrone.model.lake import CommitMetadata, Committed, LakeTable, Prepared, Staged
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN
 from tautochrone.model.source_position import SourcePosition
 
 __all__ = ["TableCommitter", "settle_quarantine"]
@@ -154,13 +155,15 @@ class TableCommitter:
             part.done = done
 
     def _violations(self, group: Sequence[_Part]) -> Mapping[str, int]:
-        """The table's counts with those of the batches; nothing for a table without expectations."""
+        """The table's counts with those of the batches; nothing where none is counted."""
         batches = [part.violations for part in group]
         names = dict.fromkeys(name for batch in batches for name in batch)
         if not names:
             return {}
         commit_metadata = self.table.fork().commit_metadata
         before = {} if commit_metadata is None else commit_metadata.violations
+        # A batch without such records does not name them.
+        names |= {name: None for name in (MALFORMED_WRITTEN, MALFORMED_DROPPED) if name in before}
         return {name: before.get(name, 0) + sum(batch.get(name, 0) for batch in batches) for name in names}
 
     def settle_quarantine_table(self) -> None:

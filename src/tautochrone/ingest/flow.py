@@ -5,7 +5,8 @@ start:   1. an owner's first start takes over what older owners' folders have, s
          3. delete the folders of older owners   4. start the query
 batch b: 5. the table already has b with the same offsets: skip it
          6. read its positions from the folder
-         7. stage its rows; if that fails on the data, look for the records on which it does
+         7. stage its rows; if that fails on the data, look for the records on which it does; stage those
+            that do not parse apart
          8. its sources are those of before and the folder still says the same: commit both together
 """
 
@@ -24,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tautochrone.errors import IngestError, TautochroneError
-from tautochrone.ingest.bad_records import BatchSplitter, SplitBatch, ranges_of
+from tautochrone.ingest.bad_records import BatchSplitter, SetAside, SplitBatch, ranges_of
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder, FlowCheckpointFolders, Planned
 from tautochrone.ingest.committer import TableCommitter
 from tautochrone.ingest.folder_decision import (
@@ -34,6 +35,7 @@ from tautochrone.ingest.folder_decision import (
     same_offsets,
     take_over_folder,
 )
+from tautochrone.ingest.malformed_records import MalformedRecords, counted_violations
 from tautochrone.ingest.source_checks import SourceChecks
 from tautochrone.ingest.source_observations import SourceObservations, position_of
 from tautochrone.ingest.spark_query import SparkQuery
@@ -50,6 +52,7 @@ from tautochrone.model.source_position import SparkPosition
 from tautochrone.spark.jvm.catalyst import start_callback_server
 from tautochrone.spark.session.gateway import call_sites
 from tautochrone.spark.sources.batch_shares import grouped_rows
+from tautochrone.spark.sources.malformed import CountedRecords
 from tautochrone.spark.sources.registry import sources_of
 from tautochrone.spark.sources.spark_source import SparkSource
 
@@ -109,6 +112,8 @@ class FlowQuery(SparkQuery):
     _evaluated: tuple[SparkSession, DataFrame] | None = None
     _error: TautochroneError | None = None
     _endless: bool = False
+    _malformed: MalformedRecords = field(init=False)
+    _counted: CountedRecords = field(default_factory=CountedRecords)
 
     def start(
         self, session: SparkSession, commit_metadata: CommitMetadata | None = None, **trigger: Any
@@ -140,7 +145,9 @@ class FlowQuery(SparkQuery):
             self._sources = sources_of(rows)
             self._began_ms = time.time_ns() // 1_000_000
             start_callback_server(session)
-            named = rows.writeStream.queryName(f"{self._target}/{self.flow.name}")
+            self._malformed = self._malformed_records()
+            counted = self._malformed.begin(session, rows)
+            named = counted.writeStream.queryName(f"{self._target}/{self.flow.name}")
             query = self._launch(
                 session, named.foreachBatch(_called_weakly(self._on_batch)), self.folder, trigger
             )
@@ -224,11 +231,16 @@ class FlowQuery(SparkQuery):
     def _target(self) -> str:
         return str(self.committer.table.name)
 
+    def _malformed_records(self) -> MalformedRecords:
+        is_set_aside = self.bad_records is BadRecords.QUARANTINE
+        quarantine = self.committer.quarantine_table if is_set_aside else None
+        return MalformedRecords(self.flow.name, self._target, self.emit, quarantine)
+
     def _read_position(self) -> None:
         """From the table: an earlier start of this query may have failed after its commit."""
         commit_metadata = self.committer.table.fork().commit_metadata
         self.position = spark_position(commit_metadata, self.flow.name, self.table)
-        if self.expectations and commit_metadata is not None:
+        if commit_metadata is not None and (self.expectations or commit_metadata.violations):
             # An earlier start may have died after its commit, before it told.
             known = commit_metadata.violations
             self.report_expectations(expectation_counts(self.expectations, known, known))
@@ -353,7 +365,8 @@ class FlowQuery(SparkQuery):
             rows.write.format("noop").mode("append").save()
 
     def _report_batch(self, split: SplitBatch, violations: Mapping[str, int], batch_id: int) -> None:
-        counted = expectation_counts(self.expectations, {}, violations)
+        met = {expectation.name: violations.get(expectation.name, 0) for expectation in self.expectations}
+        counted = expectation_counts(self.expectations, {}, met)
         self.emit(
             events.Batch(
                 flow=self.flow.name,
@@ -363,10 +376,11 @@ class FlowQuery(SparkQuery):
                 expectations=counted,
             )
         )
-        if counted:
+        if violations:
             self.report_expectations(self._totals(violations))
-        if split.records:
-            self._report_quarantined(split, batch_id)
+        self._malformed.report(self._counted, batch_id)
+        if split.set_aside is not None:
+            self._report_quarantined(split.set_aside, batch_id)
 
     def _planned(self, batch_id: int) -> Planned:
         try:
@@ -381,13 +395,13 @@ class FlowQuery(SparkQuery):
         """What the table counts after the commit of a batch with these violations."""
         commit_metadata = self.committer.table.fork().commit_metadata
         after = {} if commit_metadata is None else commit_metadata.violations
-        before = {name: after.get(name, 0) - count for name, count in violations.items()}
+        before = {name: count - violations.get(name, 0) for name, count in after.items()}
         return expectation_counts(self.expectations, before, after)
 
     def _stage(self, rows: DataFrame, batch_id: int) -> tuple[SplitBatch, Mapping[str, int]]:
         """The batch, staged, and its violations of expectations."""
         table, violations = self.committer.table, dict[str, int]()
-        fork = table.fork()
+        fork, self._counted = table.fork(), CountedRecords()
 
         def stage(aligned: DataFrame) -> Staged:
             flagged = self.flow.with_flags(aligned)
@@ -396,7 +410,9 @@ class FlowQuery(SparkQuery):
             return staged
 
         try:
-            return SplitBatch(stage(self._align(self._with_tasks(rows))), None, ()), violations
+            good = stage(self._align(self._with_tasks(rows)))
+            violations.update(self._count_malformed())
+            return self._split_malformed(good, batch_id), violations
         except TautochroneError:
             raise
         except Exception as error:
@@ -407,6 +423,24 @@ class FlowQuery(SparkQuery):
             ranges = partial(ranges_of, self.folder, self.position, batch_id)
             return splitter.split(error, *self._evaluated, stage, batch_id, ranges), violations
 
+    def _count_malformed(self) -> Mapping[str, int]:
+        """How many records of the staged batch did not parse, as the table counts them."""
+        if self._malformed.counts_records:
+            self.checks.await_start()
+            assert self._query is not None
+            self._counted = self._malformed.counts(self._query)
+        return counted_violations(self._counted)
+
+    def _split_malformed(self, good: Staged, batch_id: int) -> SplitBatch:
+        if not self._counted.set_aside:
+            return SplitBatch(good)
+        assert self._query is not None
+        try:
+            return SplitBatch(good, *self._malformed.set_aside(self._query, self._counted, batch_id))
+        except Exception:
+            self.committer.table.discard(good)
+            raise
+
     def _with_tasks(self, rows: DataFrame) -> DataFrame:
         """The rows of a batch in as many tasks, and so in as many files, as are worthwhile."""
         if self.stateful or not any(source.shares_batches() for source in self._sources):
@@ -416,19 +450,16 @@ class FlowQuery(SparkQuery):
     def _align(self, rows: DataFrame) -> DataFrame:
         return align(rows, self.schema, self.flow.name)
 
-    def _report_quarantined(self, split: SplitBatch, batch_id: int) -> None:
+    def _report_quarantined(self, set_aside: SetAside, batch_id: int) -> None:
         assert self.committer.quarantine_table is not None
-        first = split.records[0]
         self.emit(
             events.Quarantined(
                 flow=self.flow.name,
                 dataset=self._target,
                 batch=batch_id,
-                records=len(split.records),
+                records=set_aside.records,
                 quarantine_table=str(self.committer.quarantine_table.name),
-                reason=Reason.of(
-                    ReasonCode.RECORD_FAILED, error_class=first.error.error_class, text=first.reason
-                ),
-                first=first.location,
+                reason=set_aside.reason,
+                first=set_aside.first,
             )
         )

@@ -116,6 +116,10 @@ class SourceChecks:
         finally:
             self._started.set()
 
+    def await_start(self) -> None:
+        """Until the query's start has returned: its first batch may run before that."""
+        self._started.wait()
+
     def before_batch(self, batch_id: int, previous: SparkPosition | None) -> None:
         """A batch is about to be read, behind the position `previous`.
 
@@ -123,8 +127,7 @@ class SourceChecks:
             IngestError: a part of the batch is gone.
         """
         if self.checks:
-            # The first batch may run before the query's start has returned.
-            self._started.wait()
+            self.await_start()
         for check in self.checks:
             check.before_batch(batch_id, previous)
 

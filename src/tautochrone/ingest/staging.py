@@ -9,12 +9,21 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StringType, StructType
 
 from tautochrone.errors import DefinitionError, ExpectationError
+from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
 from tautochrone.model.definitions import Expectation, ExpectationCount, ViolationAction
 from tautochrone.model.lake import Fork, LakeTable, Staged
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN
 from tautochrone.spark.execute.expectations import ObservedRows, sample_violations
 
 __all__ = ["align", "aligned_columns", "expectation_counts", "require_expectations_met", "stage_expected"]
+
+_COUNTED = {
+    MALFORMED_WRITTEN: ViolationAction.WARN,
+    MALFORMED_DROPPED: ViolationAction.DROP,
+    EVENTS_SET_ASIDE: ViolationAction.DROP,
+}
+"""What is counted besides expectations, and what becomes of it."""
 
 
 def align(rows: DataFrame, schema: StructType, flow: str, dropped: Collection[str] = ()) -> DataFrame:
@@ -116,13 +125,16 @@ def require_expectations_met(
 def expectation_counts(
     expectations: Sequence[Expectation], before: Mapping[str, int], after: Mapping[str, int]
 ) -> tuple[ExpectationCount, ...]:
-    """The violations of each expectation, and how they changed."""
+    """The violations of each expectation, and how they changed; so also of records that did not parse and of
+    events that were set aside, where there were some."""
+    actions = {expectation.name: expectation.action for expectation in expectations}
+    actions |= {name: action for name, action in _COUNTED.items() if name in after}
     return tuple(
         ExpectationCount(
-            name=expectation.name,
-            action=expectation.action,
-            violations=after.get(expectation.name, 0),
-            change=after.get(expectation.name, 0) - before.get(expectation.name, 0),
+            name=name,
+            action=action,
+            violations=after.get(name, 0),
+            change=after.get(name, 0) - before.get(name, 0),
         )
-        for expectation in expectations
+        for name, action in actions.items()
     )

@@ -29,6 +29,7 @@ __all__ = [
     "DELETE_COLUMN",
     "DIGEST",
     "END_COLUMN",
+    "EVENTS_SET_ASIDE",
     "GENERATION",
     "IS_UPSERT",
     "OFFSET",
@@ -451,6 +452,8 @@ def _offset(value: object) -> int:
     return value
 
 
+EVENTS_SET_ASIDE = "tautochrone.events-set-aside"
+"""Under this name a table counts the events without a key or a sequence value that it does not merge."""
 TOMBSTONE_RETENTION = "tautochrone.tombstone-retention"
 
 

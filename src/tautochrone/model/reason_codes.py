@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     EVENTS_MERGED = "EVENTS_MERGED"
     INVALID_VALUES_NULL = "INVALID_VALUES_NULL"
     LATE_EVENTS_REFUSED = "LATE_EVENTS_REFUSED"
+    EVENTS_SET_ASIDE = "EVENTS_SET_ASIDE"
     NO_EVENTS_OF_KEYS = "NO_EVENTS_OF_KEYS"
     ROWS_ADDED_TO_LINEAR_QUERY = "ROWS_ADDED_TO_LINEAR_QUERY"
     ESTIMATED_COSTS = "ESTIMATED_COSTS"
@@ -207,6 +208,7 @@ class ReasonCode(StrEnum):
     PREPARED_ON_OLDER_VERSION = "PREPARED_ON_OLDER_VERSION"
     FILES_UNCHECKED = "FILES_UNCHECKED"
     READER_LEAVES_OUT_ROWS = "READER_LEAVES_OUT_ROWS"
+    MALFORMED_NOT_COUNTED = "MALFORMED_NOT_COUNTED"
     RECORDS_GONE = "RECORDS_GONE"
     TOPIC_RECREATED = "TOPIC_RECREATED"
     TOPIC_IDS_REFUSED = "TOPIC_IDS_REFUSED"
@@ -397,6 +399,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.EVENTS_MERGED: "the events of its input were merged by key",
     ReasonCode.INVALID_VALUES_NULL: (
         "rows that have NULL for a value that the type of its column does not have: {rows}, such as {example}"
+    ),
+    ReasonCode.EVENTS_SET_ASIDE: (
+        "{events} events have no key or no sequence value and are not merged; they stay in {table}"
     ),
     ReasonCode.LATE_EVENTS_REFUSED: (
         "events that came later than the table remembers deletions, and were refused: {events}, all before "
@@ -628,6 +633,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.PREPARED_ON_OLDER_VERSION: "main moved since it was prepared; its source is read again",
     ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
     ReasonCode.READER_LEAVES_OUT_ROWS: "{option} = {value} leaves out {input}, or rows of them, unseen",
+    ReasonCode.MALFORMED_NOT_COUNTED: "{text}",
     ReasonCode.RECORDS_GONE: (
         "up to {records} records of partition {partition} went away before they were read, and the reader's "
         "failOnDataLoss = false goes on without them"

@@ -23,6 +23,8 @@ from tautochrone.model.source_position import BulkProgress, LogPosition
 
 __all__ = [
     "CHANGE_LOG_LIMITS",
+    "MALFORMED_DROPPED",
+    "MALFORMED_WRITTEN",
     "MAX_REPORTED_PATHS",
     "QUARANTINE_SCHEMA",
     "AwaitsTransactions",
@@ -328,12 +330,17 @@ class SkippedFiles:
     paths: tuple[str, ...]
 
 
+MALFORMED_WRITTEN = "tautochrone.malformed-records"
+"""Under this name a table counts the records of files that did not parse, and whose rows it has."""
+MALFORMED_DROPPED = "tautochrone.malformed-records-dropped"
+"""Likewise those that the reader's mode DROPMALFORMED left out."""
+
 QUARANTINE_SCHEMA = """
     topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY,
-    headers ARRAY<STRUCT<key: STRING, value: BINARY>>,
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>>, file STRING,
     error_class STRING, reason STRING, flow STRING, batch BIGINT
 """
-"""A record as the topic holds it, why it is bad, and which batch of which flow met it."""
+"""A record as the topic or the file holds it, why it is bad, and which batch of which flow met it."""
 
 
 class BadRecords(StrEnum):

@@ -29,6 +29,7 @@ from tautochrone.project.auto_cdc import (
     event_table,
     over_event_tables,
     over_snapshot_table,
+    without_unused_quarantine,
     written_columns,
 )
 from tautochrone.project.databricks.files import collected_clauses
@@ -126,8 +127,9 @@ class _Analysis:
             self._empty_catalog.ensure_namespace(flow.scope.namespace)
         self._definitions.scope.prefer_tables_in_live(lambda name: self._external_schema(name) is not None)
         for name in self._definitions.datasets:
-            with suppress(_InputFailedError):
-                self._dataset(name, ())
+            if name in self._definitions.datasets:  # analysis may take a quarantine table out
+                with suppress(_InputFailedError):
+                    self._dataset(name, ())
         for flow in self._definitions.flows:
             if flow.target not in self._definitions.datasets:  # flows into sinks
                 with suppress(_InputFailedError):
@@ -179,6 +181,7 @@ class _Analysis:
             check_sequence(dataset, frame.schema)
         for number in over_event_tables([self._resolved[flow.name] for flow in flows]):
             frames[number] = self._over_event_table(flows[number], (*path, name))
+        self._definitions = without_unused_quarantine(self._definitions, name)
         flows = self._definitions.flows_of(name)
         if is_view(dataset):
             frames[0].createOrReplaceTempView(quoted(self._definitions.view_name(name)))

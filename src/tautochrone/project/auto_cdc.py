@@ -86,6 +86,7 @@ __all__ = [
     "over_event_tables",
     "over_snapshot_table",
     "with_snapshot_columns",
+    "without_unused_quarantine",
     "written_columns",
 ]
 
@@ -338,6 +339,19 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
         flows=(*flows, replace(flow, target=name, auto_cdc=None, expectations=())),
     )
     return EventTable(changed, name, merging)
+
+
+def without_unused_quarantine(definitions: Definitions, table: TableName) -> Definitions:
+    """The definitions without a quarantine table of AUTO CDC flows that read no records from outside.
+
+    Events that such flows set aside stay in the table that they read. The records of the other flows are
+    those of the tables of their events by now: see `event_table`.
+    """
+    flows = definitions.flows_of(table)
+    if not any(flow.auto_cdc and flow.sets_aside for flow in flows):
+        return definitions
+    datasets = {name: each for name, each in definitions.datasets.items() if each.bad_records_of != table}
+    return replace(definitions, datasets=datasets)
 
 
 def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:

@@ -100,7 +100,8 @@ class Flow:
     `name` is unique in the pipeline: a dataset's own flow has the dataset's name (with its
     database when that is not the pipeline's). `conf` are the Spark settings with which it is analysed
     and run, `expectations` those of its target. With `auto_cdc` its rows are events that are merged.
-    With `snapshots` they are the differences of the snapshots that a function returns.
+    With `snapshots` they are the differences of the snapshots that a function returns. `sets_aside`: events
+    without a key or a sequence value are left out of the merge.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Flow:
     expectations: tuple[Expectation, ...] = ()
     auto_cdc: AutoCdc | None = None
     snapshots: Snapshots | None = field(default=None, repr=False, compare=False)
+    sets_aside: bool = field(default=False, repr=False, compare=False)
 
     def evaluate(
         self, session: SparkSession, listener: QueryListener | None = None, *, with_dropped: bool = False

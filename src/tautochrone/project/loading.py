@@ -287,11 +287,12 @@ def with_quarantines(definitions: Definitions, settings: Mapping[str, BadRecords
                 hint="rename that dataset",
                 sqlstate="42P07",
             )
-    return (
-        replace(definitions, datasets={**definitions.datasets, **quarantine_tables})
-        if quarantine_tables
-        else definitions
+    flows = tuple(
+        replace(flow, sets_aside=True) if flow.name in quarantining_flows and flow.auto_cdc else flow
+        for flow in definitions.flows
     )
+    datasets = {**definitions.datasets, **quarantine_tables}
+    return replace(definitions, datasets=datasets, flows=flows) if quarantine_tables else definitions
 
 
 def _quarantine_table(target: Dataset) -> Dataset:

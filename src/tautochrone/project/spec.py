@@ -306,6 +306,14 @@ _FIRST_ORDERS = """\
 {"id": 3, "product": "tea", "price": 3.50}
 """
 
+_SETTINGS = """\
+# Records of the files that do not parse become rows with NULL, and are counted (`taut status`).
+# To set them aside in the table orders__quarantine instead:
+#
+# [flows.orders]
+# bad_records = "quarantine"
+"""
+
 
 def init_project(folder: Path, name: str) -> Path:
     """Write the sample as `folder/name` and return that path.
@@ -329,6 +337,7 @@ def init_project(folder: Path, name: str) -> Path:
         "transformations/orders.py": _ORDERS,
         "transformations/sales.sql": _SALES,
         "orders/1.json": _FIRST_ORDERS,
+        "tautochrone.toml": _SETTINGS,
     }
     for path, text in files.items():
         (project / path).write_text(text, encoding="utf-8")

@@ -149,6 +149,7 @@ def test_read_files_in_sql_and_values_that_do_not_fit(project: DialectProject) -
         ("cloudFiles.includeExistingFiles", "false"),
         ("cloudFiles.cleanSource", "DELETE"),
         ("cloudFiles.x", "1"),
+        ("badRecordsPath", "/bad"),
     ],
 )
 def test_options_that_would_read_other_rows_are_refused(

@@ -73,6 +73,21 @@ def test_bad_records_are_counted_over_runs() -> None:
     assert (quarantine.records, quarantine.last_ms) == (6, 1_001)
 
 
+def test_events_set_aside_are_shown_where_they_are() -> None:
+    monitor = RunMonitor(now_ms=Clock())
+    reason = Reason.of(ReasonCode.EVENTS_SET_ASIDE, events=2, table="lake.db.events")
+    for _ in range(2):
+        monitor.take(
+            events.EventsSetAside(
+                flow="orders", dataset=str(ORDERS), records=2, input="lake.db.events", reason=reason
+            )
+        )
+    report = monitor.new_report()
+    assert report is not None
+    quarantine = report.quarantines[str(ORDERS)]
+    assert (quarantine.table, quarantine.records, quarantine.reason) == ("lake.db.events", 4, reason)
+
+
 def test_what_a_database_keeps_is_reported() -> None:
     kept = KeptLog(
         name="slot", is_own=True, distance_bytes=5, kept_bytes=7, is_lost=False, last_read=None, drop=""

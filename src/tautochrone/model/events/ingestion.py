@@ -19,6 +19,7 @@ __all__ = [
     "ChangesThroughLog",
     "CopiedThroughLog",
     "CopyWaits",
+    "EventsSetAside",
     "FilesNotTakenIn",
     "FilesTakenIn",
     "FlowFailed",
@@ -32,6 +33,8 @@ __all__ = [
     "KafkaTopicRecreated",
     "LogKept",
     "LogWrittenBySpark",
+    "MalformedNotCounted",
+    "MalformedRecords",
     "Quarantined",
     "SchemaChangeIgnored",
     "SourceAlarm",
@@ -280,6 +283,60 @@ class Quarantined(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventsSetAside(Event):
+    """Events of AUTO CDC without a key or a sequence value were left out of a merge."""
+
+    flow: str
+    dataset: str
+    records: int
+    """how many"""
+    input: str
+    """the table that has them"""
+    reason: Reason
+
+    def text(self) -> str:
+        return dataset_line(self.dataset, f"{self.records:,} events set aside: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedRecords(Event):
+    """A batch had records of files that the reader could not parse."""
+
+    flow: str
+    dataset: str
+    batch: int
+    records: int
+    """all of them"""
+    written: int
+    """those whose rows have NULL values instead, as Spark writes them in PERMISSIVE mode"""
+    dropped: int
+    """those that the reader's mode DROPMALFORMED left out"""
+    quarantined: int
+    """those that were set aside"""
+    files: Mapping[str, int]
+    """by URL of the file how many of them; the 20 files that have most"""
+
+    def text(self) -> str:
+        fates = {"rows with NULL": self.written, "dropped": self.dropped, "set aside": self.quarantined}
+        counts = ", ".join(f"{count:,} {fate}" for fate, count in fates.items() if count)
+        named = [f"{file.rsplit('/', 1)[-1]} {count:,}" for file, count in self.files.items()]
+        text = f"{self.records:,} records did not parse ({counts}): {some_of(named)}"
+        return dataset_line(self.dataset, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedNotCounted(Event):
+    """Records of files that the reader cannot parse are not counted, because the rows would be others."""
+
+    flow: str
+    dataset: str
+    reason: Reason
+
+    def text(self) -> str:
+        return dataset_line(self.dataset, f"records that do not parse are not counted: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFilesSkipped(Event):
     """Source files were left out."""
 
@@ -305,10 +362,13 @@ class FilesTakenIn(Event):
     removed: int
     rows_inserted: int
     rows_deleted: int
+    malformed: int = 0
+    """records of CSV and JSON that came and did not parse: their rows have NULL values instead"""
 
     def text(self) -> str:
         counts = f"{self.added:,} files added, {self.changed:,} changed, {self.removed:,} removed"
-        return f"  {self.files:<32} {counts}"
+        malformed = f"; {self.malformed:,} records did not parse" if self.malformed else ""
+        return f"  {self.files:<32} {counts}{malformed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

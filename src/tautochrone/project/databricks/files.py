@@ -55,6 +55,8 @@ _REFUSED = {
     ("cleansource", "delete"): "Delete files that were read by a job of your own.",
     ("cleansource", "move"): "Move files that were read by a job of your own.",
 }
+_BAD_RECORDS = "badrecordspath"
+"""On Databricks the rows of such records are left out; Spark alone knows no such option and has them."""
 
 _PARAMETER = re.compile(r"\$\{(?:\w+:)?([^}\s]+)\}")
 
@@ -156,6 +158,13 @@ def _spark_options(source: FileSource) -> dict[str, str]:
         if hint is not None:
             raise DefinitionError(
                 "DATABRICKS_ONLY", f"{key} = {value} exists on Databricks only", hint=hint, sqlstate="0A000"
+            )
+        if short == _BAD_RECORDS:
+            raise DefinitionError(
+                "DATABRICKS_ONLY",
+                f"The option {key} exists on Databricks only",
+                hint='Set such records aside: bad_records = "quarantine" of the flow in tautochrone.toml.',
+                sqlstate="0A000",
             )
         if short in _RENAMED:
             options[_RENAMED[short]] = value

@@ -119,17 +119,23 @@ class RunMonitor:
                 captures = {**self._report.captures, event.dataset: capture}
                 self._report = replace(self._report, captures=captures)
             case events.Quarantined():
-                before = self._report.quarantines.get(event.dataset)
-                quarantine = Quarantine(
-                    table=event.quarantine_table,
-                    records=event.records + (0 if before is None else before.records),
-                    reason=event.reason,
-                    last_ms=self._now_ms(),
-                )
-                quarantines = {**self._report.quarantines, event.dataset: quarantine}
-                self._report = replace(self._report, quarantines=quarantines)
+                self._note_bad_records(event, event.quarantine_table)
+            case events.EventsSetAside():
+                self._note_bad_records(event, event.input)
             case _:
                 pass
+
+    def _note_bad_records(self, event: events.Quarantined | events.EventsSetAside, table: str) -> None:
+        """Bad records were set aside; `table` has them."""
+        before = self._report.quarantines.get(event.dataset)
+        quarantine = Quarantine(
+            table=table,
+            records=event.records + (0 if before is None else before.records),
+            reason=event.reason,
+            last_ms=self._now_ms(),
+        )
+        quarantines = {**self._report.quarantines, event.dataset: quarantine}
+        self._report = replace(self._report, quarantines=quarantines)
 
     def _forget_failure(self, flow: str) -> None:
         if flow in self._report.flows:

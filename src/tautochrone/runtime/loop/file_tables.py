@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, IngestError, TautochroneError
 from tautochrone.model import events
-from tautochrone.model.lake import FILE_COLUMN, NO_VERSION, POSITION_COLUMN, Fork, LakeTable, TableDefinition
+from tautochrone.model.lake import (
+    FILE_COLUMN,
+    NO_VERSION,
+    POSITION_COLUMN,
+    Fork,
+    LakeTable,
+    Staged,
+    TableDefinition,
+)
 from tautochrone.model.names import FILE_PATH, FILE_STAMP, TableName, describe_files
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
@@ -26,6 +34,7 @@ from tautochrone.spark.analysis.file_relations import (
     table_schema,
 )
 from tautochrone.spark.analysis.session_context import session_settings
+from tautochrone.spark.execute.expectations import observed_counts
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 
@@ -192,12 +201,12 @@ class FileTables:
             self._listings[table.name] = (fork.version, new)
             return
         metadata = self.job.file_table_metadata()
-        staged = []
+        staged, malformed = [], Observation()
         if added:
             # The stamps were taken before the rows are read: a file that is changed meanwhile is read again.
             stamps = {path: new[path] for path in added}
             paths = None if len(added) == len(new) else added
-            staged.append(table.stage(fork, relation.rows(session, paths, stamps)))
+            staged.append(table.stage(fork, relation.rows(session, paths, stamps, malformed)))
         removed = self._positions(table, fork, None if len(gone) == len(old) else gone) if gone else {}
         version = fork.version
         if removed:
@@ -214,6 +223,7 @@ class FileTables:
                 removed=len(gone - added),
                 rows_inserted=sum(part.rows for part in staged),
                 rows_deleted=sum(len(positions) for positions in removed.values()),
+                malformed=_observed(relation, malformed, staged),
             )
         )
 
@@ -232,3 +242,11 @@ class FileTables:
             rows = rows.where(sf.col(FILE_PATH).isin(sorted(paths)))
         grouped = rows.groupBy(FILE_COLUMN).agg(sf.collect_list(POSITION_COLUMN)).collect()
         return {row[0]: row[1] for row in grouped}
+
+
+def _observed(relation: FileRelation, malformed: Observation, staged: Sequence[Staged]) -> int:
+    """How many records of the staged files did not parse."""
+    if not relation.may_be_malformed or not any(part.rows for part in staged):
+        return 0
+    counts = observed_counts(malformed, 1, was_read=True)
+    return 0 if counts is None else counts[0]

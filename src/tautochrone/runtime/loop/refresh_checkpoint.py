@@ -421,6 +421,8 @@ class CheckpointRefresher:
         job.journal.record_version(checkpoint.number, table, result.version, refresh)
         self._history.add(table, refresh)
         self._sessions.add(table, result.version)
+        for event in result.set_aside:
+            job.emit(event)
         if refresh.reason.code is ReasonCode.FEW_INPUT_ROWS and not self._few_rows_explained:
             self._few_rows_explained = True
             job.emit(events.FewInputRows(rows=limits.TINY_INPUT_ROWS))

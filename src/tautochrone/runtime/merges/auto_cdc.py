@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import align, expectation_counts
 from tautochrone.model.auto_cdc import (
+    EVENTS_SET_ASIDE,
     TOMBSTONE_RETENTION,
     AutoCdc,
     Restart,
@@ -34,6 +35,7 @@ from tautochrone.model.auto_cdc import (
 )
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
+from tautochrone.model.events import EventsSetAside
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
@@ -44,7 +46,9 @@ from tautochrone.runtime.merges.event_merges import (
     aligned_events,
     checked_events,
     input_of,
+    lacks_key_or_sequence,
     merge_of,
+    merged_events,
 )
 from tautochrone.runtime.merges.keyed_apply import added_rows
 from tautochrone.runtime.merges.keyed_merge import commit_change
@@ -104,16 +108,17 @@ class AutoCdcRefresher:
         session = self._session(task)
         set_active_session(session)
         merged = {} if last_commit is None or is_first else last_commit.inputs
-        changed = None
+        changed, set_aside = None, list[EventsSetAside]()
         if auto_cdc.snapshots_of is not None:
             changed = self._snapshot_change(task, auto_cdc, merged, session)
             parts = [] if changed is None else [changed.events]
         else:
-            parts = [
-                events
-                for flow, name in inputs
-                if (events := self._events(task, flow, name, merged.get(str(name)), session)) is not None
-            ]
+            parts = []
+            for flow, name in inputs:
+                events = self._events(task, flow, name, merged.get(str(name)), session)
+                if events is not None:
+                    set_aside += _set_aside(task, flow, name, events)
+                    parts.append(merged_events(flow, events))
         rows = sum(self._row_bound(name, merged.get(str(name)), task.inputs[name]) for _, name in inputs)
         if changed is not None:
             rows = changed.count
@@ -122,6 +127,7 @@ class AutoCdcRefresher:
         with tuned_session(session, delta_rows=rows):
             checked = checked_events(parts, task.name, task.expectations, before)
             violations = {**checked.violations, **self._late_so_far(task, before)}
+            violations |= _set_aside_so_far(before, set_aside)
             if parts:
                 merged_before = partial(self._merged_events, task, merged, session)
                 refresh = _Merging(task, self._context, auto_cdc, session, mode, violations, merged_before)
@@ -129,6 +135,7 @@ class AutoCdcRefresher:
                 violations = refresh.violations
             else:
                 result = _no_events(task, mode, ReasonCode.NO_NEW_ROWS, violations)
+        result = replace(result, set_aside=tuple(set_aside))
         return _with_counts(result, task, violations)
 
     def _late_so_far(self, task: RefreshTask, before: Mapping[str, int]) -> dict[str, int]:
@@ -172,7 +179,8 @@ class AutoCdcRefresher:
             if str(name) in merged:
                 self._context.views.prepare(session, flow.views, task.inputs)
                 rows = self._context.load_table(name).read(self._context.base, Version(merged[str(name)]))
-                parts.append(stream_as_batch(session, analyzed_plan(flow.evaluate(session)), rows))
+                events = stream_as_batch(session, analyzed_plan(flow.evaluate(session)), rows)
+                parts.append(merged_events(flow, events))
         return parts
 
     def _snapshot_change(
@@ -370,6 +378,11 @@ class _Merging:
 
         return self._in_session(states.rows(_STATE, of_keys)).where(sf.col(COUNT) > 0)
 
+    @property
+    def _flow_name(self) -> str:
+        """As settings know the flow, or the first of several."""
+        return self.task.flows[0].flow.name.removesuffix("__merge")
+
     def _require_valid(self, merge: EventMerge, folded: DataFrame) -> None:
         invalid = merge.invalid(folded).select(*merge.keys).limit(1).collect()
         if invalid:
@@ -379,7 +392,8 @@ class _Merging:
             raise RefreshError(
                 "AUTO_CDC_EVENT_INVALID",
                 f"An event of {self.task.name} has no key or no sequence value: its key is {key}",
-                hint="leave such events out in a view as the flow's source, WHERE … IS NOT NULL",
+                hint="leave such events out in a view as the flow's source, WHERE … IS NOT NULL, or set them "
+                f'aside: bad_records = "quarantine" below [flows.{self._flow_name}] in tautochrone.toml',
                 location=self.task.location,
                 sqlstate="22004",
             )
@@ -467,6 +481,27 @@ def _inputs(task: RefreshTask) -> list[tuple[ResolvedFlow, TableName]]:
     """Each flow with the lake table whose events it takes. No two of them take those of one table: the
     analysis gave each of them a table of events."""
     return [(flow, input_of(flow)) for flow in task.flows]
+
+
+def _set_aside(
+    task: RefreshTask, flow: ResolvedFlow, name: TableName, events: DataFrame
+) -> list[EventsSetAside]:
+    """What is said of new events that a flow sets aside; nothing where there are none. One Spark job."""
+    count = events.where(lacks_key_or_sequence(flow)).count() if flow.flow.sets_aside else 0
+    if not count:
+        return []
+    reason = Reason.of(ReasonCode.EVENTS_SET_ASIDE, events=count, table=str(name))
+    return [
+        EventsSetAside(
+            flow=flow.flow.name, dataset=str(task.name), records=count, input=str(name), reason=reason
+        )
+    ]
+
+
+def _set_aside_so_far(before: Mapping[str, int], new: Sequence[EventsSetAside]) -> dict[str, int]:
+    """How many events were set aside since the last full refresh; nothing if none was."""
+    count = before.get(EVENTS_SET_ASIDE, 0) + sum(event.records for event in new)
+    return {EVENTS_SET_ASIDE: count} if count else {}
 
 
 def _no_events(

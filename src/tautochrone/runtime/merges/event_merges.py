@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
@@ -65,7 +66,9 @@ __all__ = [
     "auto_cdc_of",
     "checked_events",
     "input_of",
+    "lacks_key_or_sequence",
     "merge_of",
+    "merged_events",
     "rows_of_all_events",
 ]
 
@@ -144,6 +147,19 @@ def checked_events(
     return CheckedEvents(parts, counted)
 
 
+def lacks_key_or_sequence(flow: ResolvedFlow) -> Column:
+    """A condition on the events of a flow: they cannot be merged."""
+    auto_cdc = flow.flow.auto_cdc
+    assert auto_cdc is not None
+    without_key = reduce(or_, (sf.col(quoted(key)).isNull() for key in auto_cdc.keys))
+    return (without_key & ~sf.col(TRUNCATE_COLUMN)) | sf.col(SEQUENCE_COLUMN).isNull()
+
+
+def merged_events(flow: ResolvedFlow, events: DataFrame) -> DataFrame:
+    """The events of a flow without those that it sets aside."""
+    return events.where(~lacks_key_or_sequence(flow)) if flow.flow.sets_aside else events
+
+
 def auto_cdc_of(flows: Sequence[ResolvedFlow]) -> AutoCdc | None:
     """How the flows of a table merge; None: they append."""
     return next((flow.flow.auto_cdc for flow in flows if flow.flow.auto_cdc is not None), None)
@@ -208,7 +224,9 @@ def rows_of_all_events(
         dataset: the table.
     """
     parts = [
-        stream_as_batch(rows.sparkSession, analyzed_plan(flow.evaluate(rows.sparkSession)), rows)
+        merged_events(
+            flow, stream_as_batch(rows.sparkSession, analyzed_plan(flow.evaluate(rows.sparkSession)), rows)
+        )
         for flow in flows
         for rows in (inputs[input_of(flow)],)
     ]

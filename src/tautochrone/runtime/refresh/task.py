@@ -12,6 +12,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.definitions import Expectation
+from tautochrone.model.events import EventsSetAside
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Fork, LakeTable, ReadableTable, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
@@ -174,12 +175,14 @@ class Choice:
 class Refreshed:
     """The version that a dataset has for the checkpoint, and how it got there.
 
-    `is_recovered`: an earlier run committed it and crashed before it recorded the version.
+    `is_recovered`: an earlier run committed it and crashed before it recorded the version. `set_aside` tells
+    of events that it left out.
     """
 
     version: Version
     refresh: Refresh
     is_recovered: bool = False
+    set_aside: tuple[EventsSetAside, ...] = ()
 
 
 def refreshed_without_rows(version: Version, mode: RefreshMode, code: ReasonCode) -> Refreshed:

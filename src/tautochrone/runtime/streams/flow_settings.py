@@ -19,6 +19,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import BadRecordsSetting, FlowLimits, RecreatedTopicSetting
 from tautochrone.runtime.streams.change_logs import change_log_of
+from tautochrone.spark.sources.malformed import why_none_is_set_aside
 from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
 from tautochrone.spark.sources.stream_as_batch import flow_replay
 
@@ -102,18 +103,29 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
         if setting.policy is BadRecords.FAIL:
             continue
         assert graph.analysis_session is not None
+        if any(_sets_events_aside(graph.flows.get(each)) for each in (name, f"{name}__merge")):
+            continue
         reason = "it writes no streaming table from outside"
         if _is_from_outside(graph, resolved):
-            replay = flow_replay(graph.analysis_session, resolved.flow.evaluate(graph.analysis_session))
-            reason = replay.reason if isinstance(replay, Unsupported) else ""
+            rows = resolved.flow.evaluate(graph.analysis_session)
+            replay = flow_replay(graph.analysis_session, rows)
+            of_files = why_none_is_set_aside(rows)
+            reason = replay.reason if isinstance(replay, Unsupported) and of_files is not None else ""
+            reason = f"{reason}; {of_files}" if reason else ""
         if reason:
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",
                 f"Flow {name} cannot quarantine bad records: {reason}",
                 location=setting.origin,
-                hint="only a flow that takes one Kafka source row by row can: select, where, explode; do the "
-                "rest in a view over its table",
+                hint="a flow over CSV, JSON or XML files can, one of AUTO CDC, and one that takes one Kafka "
+                "source row by row: select, where, explode; do the rest in a view over its table",
             )
+
+
+def _sets_events_aside(resolved: ResolvedFlow | None) -> bool:
+    """Whether it is a flow of AUTO CDC whose events may lack a key or a sequence value."""
+    auto_cdc = None if resolved is None else resolved.flow.auto_cdc
+    return auto_cdc is not None and not auto_cdc.takes_snapshots
 
 
 def check_recreated_topics(settings: Mapping[str, RecreatedTopicSetting], graph: Graph) -> None:

@@ -11,11 +11,12 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -47,6 +48,7 @@ __all__ = [
 
 _FORMATS = frozenset({"parquet", "orc", "csv", "json", "text", "avro"})
 _TEXT_FORMATS = frozenset({"csv", "json"})
+_CORRUPT = "__tautochrone_corrupt"
 _FILE_FUNCTIONS = {"InputFileName", "InputFileBlockStart", "InputFileBlockLength"}
 _RESERVED = RESERVED_COLUMNS | {"_metadata", FILE_PATH, FILE_STAMP}
 _SETTINGS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive")
@@ -124,8 +126,17 @@ class FileRelation:
             )
         return {path: _stamp(path, status) for path, status in zip(paths, statuses, strict=True)}
 
+    @property
+    def may_be_malformed(self) -> bool:
+        """Whether Spark may be unable to parse a record, and say nothing."""
+        return _format(self.leaf) in _TEXT_FORMATS
+
     def rows(
-        self, session: SparkSession, paths: Collection[str] | None, stamps: Mapping[str, str]
+        self,
+        session: SparkSession,
+        paths: Collection[str] | None,
+        stamps: Mapping[str, str],
+        malformed: Observation,
     ) -> DataFrame:
         """The rows of some files, or of all, with the columns of `table_schema`.
 
@@ -133,19 +144,44 @@ class FileRelation:
             session: reads them.
             paths: of the files; None: all of the listing.
             stamps: of these files, as `listing` gives them.
+            malformed: counts the records that Spark cannot parse, where there may be some.
         """
-        frame = dataframe_of_plan(session, self.leaf)
+        leaf = _with_corrupt_column(self.leaf) if self.may_be_malformed else self.leaf
+        frame = dataframe_of_plan(session, leaf)
         names = [field.name for field in self.schema.fields]
         quoted = ["`" + name.replace("`", "``") + "`" for name in names]
         if paths is not None:
             # Spark prunes files by this condition while it plans: others are not opened.
             frame = frame.where(sf.col("_metadata.file_path").isin(sorted(paths)))
+        if self.may_be_malformed:
+            frame = frame.observe(malformed, sf.count(_CORRUPT).alias("records"))
         rows = frame.selectExpr(*quoted, f"_metadata.file_path AS {FILE_PATH}")
         pairs = session.createDataFrame(sorted(stamps.items()), f"{FILE_PATH} string, {FILE_STAMP} string")
         # Fails rather than loses the rows of a file whose path the listing spells otherwise.
         unlisted = f"raise_error(concat('not in the listing: ', {FILE_PATH}))"
         stamp = f"coalesce({FILE_STAMP}, {unlisted}) AS {FILE_STAMP}"
         return rows.join(pairs.hint("broadcast"), FILE_PATH, "left").selectExpr(*quoted, FILE_PATH, stamp)
+
+
+def _with_corrupt_column(leaf: JavaObject) -> JavaObject:
+    """The relation with the column into which Spark puts the records that it cannot parse."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    assert context is not None
+    jvm: Any = cached_packages(context._jvm)  # noqa: SLF001
+    relation = leaf.relation()
+    options = {**_options(leaf), "columnnameofcorruptrecord": _CORRUPT}
+    counted = relation.copy(
+        relation.location(),
+        relation.partitionSchema(),
+        relation.dataSchema().add(_CORRUPT, "string"),
+        relation.bucketSpec(),
+        relation.fileFormat(),
+        jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(options),
+        relation.sparkSession(),
+    )
+    companion = getattr(jvm.org.apache.spark.sql.execution.datasources, "LogicalRelation$")
+    replaced: JavaObject = getattr(companion, "MODULE$").apply(counted, False)
+    return replaced
 
 
 def table_schema(schema: StructType) -> StructType:

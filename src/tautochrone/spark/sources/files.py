@@ -13,10 +13,11 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from tautochrone.model.source import RateLimitOptions, Unsupported
-from tautochrone.spark.jvm.catalyst import items, kind
-from tautochrone.spark.sources.spark_source import FileListing, QueryFileSource, SparkSource
+from tautochrone.spark.jvm.catalyst import cached_packages, items, kind
+from tautochrone.spark.sources.spark_source import FileListing, QueryFileSource, SparkSource, with_field
 
 __all__ = ["FileSource", "StartedFileListing"]
 
@@ -144,6 +145,18 @@ class FileSource(SparkSource):
             if value.lower() == "true" and setting.rpartition(".")[2].lower() not in names:
                 given[setting] = value
         return given
+
+    def with_schema(self, session: SparkSession, schema: StructType, added: Mapping[str, str]) -> JavaObject:
+        """A leaf that reads the same files with other columns, and with the options `added`."""
+        jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
+        data_source = self.with_options(session, added, added).dataSource()
+        java_schema: Any = session._jsparkSession.parseDataType(schema.json())  # noqa: SLF001
+        given = jvm.scala.Option.apply(java_schema)
+        data_source = data_source.copy(*with_field(data_source, "userSpecifiedSchema", given))
+        companion = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "StreamingRelation$")
+        leaf: JavaObject = getattr(companion, "MODULE$").apply(data_source)
+        has_metadata = any(str(column.name()) == "_metadata" for column in items(self.leaf.output()))
+        return leaf.withMetadataColumns() if has_metadata else leaf
 
     def _may_miss_files(self, session: SparkSession) -> bool:
         if str(session.conf.get("spark.sql.files.ignoreMissingFiles", "false")).lower() == "true":

@@ -18,7 +18,7 @@ from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages, items, kin
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
 
-__all__ = ["FlowReplay", "flow_replay", "stream_as_batch"]
+__all__ = ["FlowReplay", "flow_replay", "renamed", "stream_as_batch"]
 
 
 def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
@@ -31,12 +31,12 @@ def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) ->
     """
 
     def leaf(node: JavaObject) -> JavaObject:
-        return _renamed(session, node, analyzed_plan(rows)) if is_stream_leaf(node) else node
+        return renamed(session, node, analyzed_plan(rows)) if is_stream_leaf(node) else node
 
     return dataframe_of_plan(session, replace_leaves(session, plan, leaf))
 
 
-def _renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> JavaObject:
+def renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> JavaObject:
     """The rows with the attributes that the source has in the plan."""
     jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
     catalyst = jvm.org.apache.spark.sql.catalyst

@@ -1,0 +1,324 @@
+"""Records of text files that Spark's reader cannot parse: counted while a stream reads them, or set aside.
+
+In PERMISSIVE mode Spark makes NULL values of what it cannot parse, and puts the record into the column of
+corrupt records if the reader's schema has one. So the leaf of a file source gets that column, Spark counts
+where it has a value, and the query above sees the columns of before:
+
+    leaf                    leaf + corrupt column → count by file → (set aside: leave such rows out) → columns
+
+Each file is read once. Only the files of a batch that has records to be set aside are read a second time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tautochrone.model.names import quoted
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
+from tautochrone.spark.jvm.catalyst import items, kind, walk, walk_with_subqueries
+from tautochrone.spark.sources.files import FileSource
+from tautochrone.spark.sources.registry import is_stream_leaf, source_of
+from tautochrone.spark.sources.spark_source import with_field
+from tautochrone.spark.sources.stream_as_batch import renamed
+
+__all__ = ["CountedRecords", "CountedStream", "counted_stream", "why_none_is_set_aside"]
+
+_FORMATS = ("csv", "json", "xml")
+_CORRUPT = "__tautochrone_corrupt"
+_FILE = "__tautochrone_file"
+_METRIC = "__tautochrone_malformed_"
+_FILES_NAMED = 20
+_FILES_TRACKED = 10_000
+"""In so many files with such records the counts by file are exact; the count of all records always is."""
+_OPTION, _SETTING = "columnnameofcorruptrecord", "spark.sql.columnNameOfCorruptRecord"
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRecords:
+    """Records of one batch that did not parse.
+
+    Attributes:
+        written: records whose rows have NULL values instead.
+        dropped: records that `mode = DROPMALFORMED` left out.
+        set_aside: records that are left out for the quarantine table.
+        files: by URL of the file the number of such records, for those files that have most of them.
+    """
+
+    written: int = 0
+    dropped: int = 0
+    set_aside: int = 0
+    files: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.written + self.dropped + self.set_aside
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A file source whose records are counted.
+
+    Attributes:
+        leaf: its leaf as the query has it.
+        counted: the leaf with the corrupt column.
+        corrupt: the name of that column.
+        metric: the name under which Spark counts.
+        fate: what becomes of a record that does not parse, a field of `CountedRecords`.
+        data_columns: the columns that are in the files, but for the corrupt one.
+    """
+
+    leaf: JavaObject
+    counted: JavaObject
+    corrupt: str
+    metric: str
+    fate: str
+    data_columns: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStream:
+    """A stream whose file sources count what they cannot parse.
+
+    Attributes:
+        rows: the stream, with the columns and rows that it has without counting.
+        uncounted: why some of its sources do not count, as texts.
+    """
+
+    rows: DataFrame
+    uncounted: Sequence[str] = ()
+    _readers: Sequence[_Reader] = ()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a source counts."""
+        return bool(self._readers)
+
+    def counts(self, query: StreamingQuery) -> CountedRecords:
+        """Of the batch that runs, after its rows were read."""
+        if not self._readers:
+            return CountedRecords()
+        observed: Any = _execution(query).observedMetrics()
+        counts, files = dict.fromkeys(("written", "dropped", "set_aside"), 0), dict[str, int]()
+        for reader in self._readers:
+            if not observed.contains(reader.metric):
+                continue
+            metrics = json.loads(observed.apply(reader.metric).json())
+            counts[reader.fate] += int(metrics["records"])
+            for file in metrics.get("files") or ():
+                if file.get("item") is not None:
+                    files[file["item"]] = files.get(file["item"], 0) + int(file["count"])
+        return CountedRecords(**counts, files=files)
+
+    def records(self, session: SparkSession, query: StreamingQuery) -> list[DataFrame]:
+        """What the running batch sets aside, read again: the columns `file`, `record` and `missing`, the
+        names of the columns that have no value."""
+        execution = _execution(query)
+        frames = []
+        for reader in self._readers:
+            read = _columns_read(execution.optimizedPlan(), reader.metric)
+            # Nothing is read of a source that has no files in this batch.
+            if reader.fate == "set_aside" and read:
+                frames += [
+                    _malformed(_as_batch(session, node.child()), reader, read)
+                    for node in walk(execution.analyzed())
+                    if _counts(node, reader.metric)
+                ]
+        return frames
+
+
+def why_none_is_set_aside(frame: DataFrame) -> str | None:
+    """Why no record of the files that a streaming query reads can be set aside, as text; None if they can."""
+    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
+    of_text = [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+    if not of_text:
+        return "it reads no files of CSV, JSON or XML"
+    if any(left.equals(right) for left, right in combinations(of_text, 2)):
+        # A record may be malformed for one part of the query, and good for another.
+        return "it reads the same files more than once"
+    return None
+
+
+def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) -> CountedStream:
+    """The same stream, whose file sources count the records that they cannot parse.
+
+    Args:
+        session: in which the query was evaluated.
+        frame: the streaming query.
+        set_aside: leave out the rows of such records, also of readers in FAILFAST mode.
+    """
+    plan = analyzed_plan(frame)
+    set_aside = set_aside and why_none_is_set_aside(frame) is None
+    readers: list[_Reader] = []
+    uncounted: list[str] = []
+
+    def leaf(node: JavaObject) -> JavaObject:
+        source = source_of(node) if is_stream_leaf(node) else None
+        if not isinstance(source, FileSource) or _text_format(source) is None:
+            return node
+        # One source may be several leaves, which must stay one: positions are kept by number of the source.
+        known = next((reader for reader in readers if node.equals(reader.leaf)), None)
+        if known is not None:
+            return _replaced(session, known, counts=False)
+        reader = _reader(session, source, f"{_METRIC}{len(readers)}", set_aside=set_aside)
+        obstacle = _obstacle(session, plan, source, reader)
+        if obstacle is not None:
+            uncounted.extend([obstacle] if obstacle else [])
+            return node
+        readers.append(reader)
+        return _replaced(session, reader, counts=True)
+
+    replaced = replace_leaves(session, plan, leaf)
+    return CountedStream(
+        dataframe_of_plan(session, replaced) if readers else frame, tuple(uncounted), tuple(readers)
+    )
+
+
+def _text_format(source: object) -> str | None:
+    if not isinstance(source, FileSource):
+        return None
+    name = str(source.leaf.dataSource().className()).lower()
+    return name if name in _FORMATS else None
+
+
+def _mode(source: FileSource) -> str:
+    options = {option.lower(): value for option, value in source.options().items()}
+    mode = options.get("mode", "permissive").strip().lower()
+    return mode if mode in ("dropmalformed", "failfast") else "permissive"
+
+
+def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource, reader: _Reader) -> str | None:
+    """Why counting would change the rows, as text; an empty one where nothing is left to count."""
+    mode, file_format = _mode(source), _text_format(source)
+    if mode == "failfast" and reader.fate != "set_aside":
+        return ""
+    unread = _unread_columns(session, plan, source)
+    if reader.data_columns <= unread:
+        # Spark refuses to read nothing but the corrupt column.
+        return "the query reads none of the columns of the files"
+    if reader.fate == "set_aside":
+        return None
+    if file_format == "csv" and mode == "dropmalformed" and unread:
+        return "which lines of CSV are dropped depends on the columns that the query reads"
+    if file_format == "json" and _may_accept_null(plan, _corrupt_column(source, session)):
+        return "a condition that is true of NULL decides which rows of JSON are malformed"
+    return None
+
+
+def _unread_columns(session: SparkSession, plan: JavaObject, source: FileSource) -> frozenset[str]:
+    """The columns of a source that nothing in the query needs."""
+    # A query of a stream has no optimized plan before it is started.
+    optimized = session._jsparkSession.sessionState().optimizer().execute(plan)  # noqa: SLF001
+    references = {str(column.exprId().id()) for column in items(optimized.output())}
+    for node in walk_with_subqueries(optimized):
+        if node.children().size():
+            references |= {str(column.exprId().id()) for column in items(node.references().toSeq())}
+    columns = {str(column.exprId().id()): str(column.name()) for column in items(source.leaf.output())}
+    return frozenset(name for number, name in columns.items() if number not in references)
+
+
+def _may_accept_null(plan: JavaObject, corrupt: str) -> bool:
+    """Spark evaluates conditions while it parses JSON, before it knows whether the record is malformed."""
+    for node in walk_with_subqueries(plan):
+        if kind(node) not in ("Filter", "Join"):
+            continue
+        for expression in items(node.expressions()):
+            for part in walk(expression):
+                name = kind(part)
+                if name == "EqualNullSafe" or (name == "Not" and kind(part.child()) == "IsNotNull"):
+                    return True
+                if name == "IsNull" and str(part.child().sql()).strip("`").rpartition(".")[2] != corrupt:
+                    return True
+    return False
+
+
+def _corrupt_column(source: FileSource, session: SparkSession) -> str:
+    options = {option.lower(): value for option, value in source.options().items()}
+    return options.get(_OPTION) or str(session.conf.get(_SETTING))
+
+
+def _reader(session: SparkSession, source: FileSource, metric: str, *, set_aside: bool) -> _Reader:
+    """The source with a corrupt column: the user's, or one of ours."""
+    leaf, name = source.leaf, _corrupt_column(source, session)
+    data_source = leaf.dataSource()
+    given = data_source.userSpecifiedSchema()
+    schema = StructType.fromJson(json.loads((given.get() if given.isDefined() else leaf.schema()).json()))
+    mode, added = _mode(source), dict[str, str]()
+    is_there = any(each.name == name and isinstance(each.dataType, StringType) for each in schema.fields)
+    if not is_there:
+        name = _CORRUPT
+        added[_OPTION] = name
+        schema = StructType([*schema.fields, StructField(name, StringType())])
+    if mode != "permissive":
+        added["mode"] = "PERMISSIVE"
+    counted = source.with_schema(session, schema, added)
+    fate = "set_aside" if set_aside else "dropped" if mode == "dropmalformed" else "written"
+    columns = [str(column.name()) for column in items(counted.output())]
+    # The columns of partitions, and the metadata, follow those that are in the files.
+    data_columns = columns if is_there else columns[: columns.index(name)]
+    return _Reader(leaf, counted, name, metric, fate, frozenset(data_columns) - {name, "_metadata"})
+
+
+def _replaced(session: SparkSession, reader: _Reader, *, counts: bool) -> JavaObject:
+    """The counted leaf with the output of the leaf that it stands for."""
+    rows = dataframe_of_plan(session, reader.counted)
+    corrupt = sf.col(quoted(reader.corrupt))
+    if counts:
+        rows = rows.withColumn(_FILE, sf.when(corrupt.isNotNull(), sf.input_file_name()))
+        files = sf.expr(f"approx_top_k({_FILE}, {_FILES_NAMED}, {_FILES_TRACKED})")
+        rows = rows.observe(reader.metric, sf.count(corrupt).alias("records"), files.alias("files"))
+    if reader.fate != "written":
+        rows = rows.where(corrupt.isNull())
+    return renamed(session, reader.leaf, analyzed_plan(rows))
+
+
+def _execution(query: StreamingQuery) -> Any:
+    """The query's plans of its newest batch."""
+    return query._jsq.streamingQuery().lastExecution()  # noqa: SLF001
+
+
+def _counts(node: JavaObject, metric: str) -> bool:
+    return kind(node) == "CollectMetrics" and str(node.name()) == metric
+
+
+def _columns_read(optimized: JavaObject, metric: str) -> frozenset[str]:
+    """The columns that the reader parses: which records are malformed depends on them."""
+    return frozenset(
+        str(column.name())
+        for node in walk(optimized)
+        if _counts(node, metric)
+        for part in walk(node.child())
+        if part.children().size()
+        for column in items(part.references().toSeq())
+    )
+
+
+def _as_batch(session: SparkSession, plan: JavaObject) -> DataFrame:
+    """A part of a batch's plan that can be run by itself."""
+
+    def leaf(node: JavaObject) -> JavaObject:
+        is_stream = kind(node) == "LogicalRelation"
+        return node.copy(*with_field(node, "isStreaming", False)) if is_stream else node
+
+    return dataframe_of_plan(session, replace_leaves(session, plan, leaf))
+
+
+def _malformed(rows: DataFrame, reader: _Reader, columns_read: frozenset[str]) -> DataFrame:
+    # These columns must be read again, else other records would be malformed.
+    columns = [name for name in rows.columns if name in columns_read and name not in (reader.corrupt, _FILE)]
+    missing = [sf.when(sf.col(quoted(name)).isNull(), sf.lit(name)) for name in columns]
+    return rows.where(sf.col(quoted(reader.corrupt)).isNotNull()).select(
+        sf.col(_FILE).alias("file"),
+        sf.col(quoted(reader.corrupt)).alias("record"),
+        sf.concat_ws(", ", *missing).alias("missing"),
+    )
