@@ -76,6 +76,7 @@ def _parser() -> _Parser:
     _add_init(commands)
     _add_prepare(commands)
     _add_dry_run(commands)
+    _add_test(commands)
     _add_run(commands)
     _add_adopt(commands)
     _add_command(commands, "doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
@@ -158,6 +159,15 @@ def _add_dry_run(commands: Any) -> None:
     dry_run.add_argument(
         "--explain", metavar="NAME", help="show how a view will be refreshed: its plan, rule by rule"
     )
+
+
+def _add_test(commands: Any) -> None:
+    test = _add_command(
+        commands, "test", "run the unit tests of views: given rows, expected rows, without a lake", reads=True
+    )
+    test.epilog = "Exit status: 0 all tests pass; 1 one of them fails."
+    test.add_argument("names", nargs="*", metavar="VIEW", help="views, or names of tests (default: all)")
+    test.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
 def _add_run(commands: Any) -> None:
@@ -506,6 +516,7 @@ COMMANDS = {
     "init": ("project", "init"),
     "prepare": ("project", "prepare"),
     "dry-run": ("project", "dry_run"),
+    "test": ("unit_tests", "unit_tests"),
     "run": ("run", "run"),
     "adopt": ("lake", "adopt"),
     "doctor": ("project", "doctor"),
