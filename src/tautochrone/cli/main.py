@@ -168,6 +168,25 @@ def _add_test(commands: Any) -> None:
     test.epilog = "Exit status: 0 all tests pass; 1 one of them fails."
     test.add_argument("names", nargs="*", metavar="VIEW", help="views, or names of tests (default: all)")
     test.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
+    test.add_argument("--record", metavar="VIEW", help="write a test of rows of a checkpoint instead")
+    test.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="with --record: take the rows of inputs that meet this, or, as 'INPUT: CONDITION', those of one",
+    )
+    test.add_argument(
+        "--rows",
+        type=_count,
+        default=100,
+        metavar="N",
+        help="with --record: so many rows of an input at most (default 100)",
+    )
+    test.add_argument(
+        "--checkpoint", type=int, metavar="N", help="with --record: this checkpoint (default: the newest)"
+    )
+    test.add_argument("--output", metavar="FILE", help="with --record: write it into this new file")
 
 
 def _add_run(commands: Any) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["unit_tests"]
 
 _EXIT_FAILED = 1
+_LEASE_MS = 3_600_000
+"""A large table may take long. The pin is released at the end."""
 
 
 def unit_tests(arguments: argparse.Namespace) -> int:
-    """Run the unit tests of the project: 1 if one fails."""
+    """Run the unit tests of the project: 1 if one fails. Or write a test of rows of a checkpoint."""
+    if arguments.record is not None:
+        return _record(arguments)
     from tautochrone.app.locate import locate
 
     options = options_of(arguments)
@@ -58,6 +63,71 @@ def unit_tests(arguments: argparse.Namespace) -> int:
         counts = Counter(str(result.outcome) for result in results)
         answer().write(", ".join(f"{counts[str(o)]} {o}" for o in Outcome if counts[str(o)]) + "\n")
     return 0 if all(result.outcome is Outcome.PASSED for result in results) else _EXIT_FAILED
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    """Write a test that passes, on stdout or into a file."""
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
+    from tautochrone.app.open import Project, log_event
+    from tautochrone.model.checkpoint import Consistency
+    from tautochrone.runtime.job.topology import find_all
+    from tautochrone.runtime.refresh.sessions import session_at
+    from tautochrone.runtime.unit_tests.recording import Condition, RecordedCheckpoint, record
+
+    with Project(options, log_event, short_lived=True, located=located) as project, ExitStack() as pins:
+        definitions, graph = project.analysed()
+        (model,) = find_all(definitions, [arguments.record])
+        store = project.store()
+        pinned = store.reads.resolve(
+            Consistency.STRONG,
+            graph.inputs(model).tables,
+            arguments.checkpoint,
+            owner="test",
+            lease_ms=_LEASE_MS,
+            only_named=True,
+        )
+        pins.callback(store.pins.release, pinned.pin)
+        number = pinned.checkpoint
+        assert number is not None
+        session = session_at(
+            project.base,
+            project.open_read_point_server(store),
+            f"checkpoint-{number}",
+            model.catalog,
+            definitions.scope.namespace[0],
+            graph.flows_of(model)[0].flow.conf,
+        )
+        text = record(
+            graph,
+            project.base,
+            session,
+            model,
+            RecordedCheckpoint(
+                number, store.checkpoints.versions_at(number), store.checkpoints.cut_times([number])[number]
+            ),
+            [Condition.parse(condition) for condition in arguments.where],
+            limit=arguments.rows,
+        )
+    if arguments.output is None:
+        answer().write(text)
+    else:
+        _write(Path(arguments.output), text)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A file that is there may hold other tests.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise QueryError(
+            "OUTPUT_NOT_WRITABLE", f"The file {path} cannot be written: {error.strerror}"
+        ) from error
 
 
 def _chosen(spec: PipelineSpec, settings: Settings, names: Sequence[str]) -> list[UnitTest]:

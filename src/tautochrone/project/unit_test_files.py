@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -30,6 +30,7 @@ __all__ = [
     "Scalar",
     "UnitTest",
     "Value",
+    "parse_unit_tests",
     "parsed_value",
     "read_unit_tests",
 ]
@@ -137,6 +138,7 @@ class UnitTest:
         expect_after: rows that the model has then.
         expect_added, expect_removed: how they differ from those before.
         now: the current time of the test.
+        refused: why the test cannot run: it asks for something that has no meaning here.
     """
 
     name: str
@@ -150,6 +152,7 @@ class UnitTest:
     expect_added: Rows | None = None
     expect_removed: Rows | None = None
     now: Scalar | None = None
+    refused: DefinitionError | None = None
 
 
 _SUFFIXES = (".yml", ".yaml")
@@ -180,8 +183,7 @@ def read_unit_tests(root: Path, without: Sequence[Path] = ()) -> tuple[UnitTest,
 
     Raises:
         DefinitionError: what is wrong with the files, all at once: `UNIT_TEST_INVALID`,
-            `UNIT_TEST_WITHOUT_EXPECT`, `UNIT_TEST_NOT_SUPPORTED`, `UNIT_TEST_DUPLICATE`,
-            `UNIT_TEST_FIXTURE_NOT_FOUND`.
+            `UNIT_TEST_WITHOUT_EXPECT`, `UNIT_TEST_DUPLICATE`, `UNIT_TEST_FIXTURE_NOT_FOUND`.
     """
     errors: list[DefinitionError] = []
     tests: list[UnitTest] = []
@@ -205,6 +207,23 @@ def read_unit_tests(root: Path, without: Sequence[Path] = ()) -> tuple[UnitTest,
     if errors:
         raise all_at_once(errors)
     return tuple(tests)
+
+
+def parse_unit_tests(text: str, file: Path) -> tuple[UnitTest, ...]:
+    """The unit tests of one file.
+
+    Args:
+        text: the file's.
+        file: its name, for messages.
+
+    Raises:
+        DefinitionError: as of `read_unit_tests`.
+    """
+    errors: list[DefinitionError] = []
+    tests = tuple(_File(file.parent, file, errors).tests(text))
+    if errors:
+        raise all_at_once(errors)
+    return tests
 
 
 def _files(root: Path, without: Sequence[Path]) -> Iterator[Path]:
@@ -325,10 +344,6 @@ class _File:
             raise _invalid(f"{what} is a mapping of {', '.join(sorted(known))}", self._at(node))
         fields: dict[str, yaml.Node] = {}
         for name, key, content in _entries(node):
-            if name in _REFUSED and "model" in known:
-                if _is_null(content):
-                    continue
-                raise _not_supported(f"A unit test has {name}, and {_REFUSED[name]}", self._at(key))
             if name not in known:
                 raise _invalid(
                     f"{what} has no field {name}", self._at(key), f"its fields are {', '.join(sorted(known))}"
@@ -355,22 +370,32 @@ class _File:
 
     def _test(self, node: yaml.Node) -> UnitTest | None:
         """One test; None if it is not enabled."""
-        fields = self._fields(node, "a unit test", _TEST_KEYS)
+        fields = self._fields(node, "a unit test", _TEST_KEYS | _REFUSED.keys())
         if not self._is_enabled(fields.get("config")):
             return None
         name = self._text(fields.get("name"), "the name of a unit test", node)
         model = self._text(fields.get("model"), f"the model of the unit test {name}", node)
-        given = tuple(map(self._given, self._list(fields.get("given"), "given")))
-        changes = tuple(map(self._change, self._list(fields.get("changes"), "changes")))
-        added, removed = self._expected_change(fields.get("expect_change"))
         test = UnitTest(
             name=name,
             model=InputName(tuple(model.split(".")), self._at(fields["model"])),
             location=self._at(node),
             description=str(fields["description"].value) if "description" in fields else "",
-            given=given,
+        )
+        try:
+            return self._with_rows(test, fields)
+        except _RefusedTestError as refused:
+            return replace(test, refused=refused.error)
+
+    def _with_rows(self, test: UnitTest, fields: Mapping[str, yaml.Node]) -> UnitTest:
+        for key, why in _REFUSED.items():
+            if key in fields:
+                raise _not_supported(f"A unit test has {key}, and {why}", self._at(fields[key]))
+        added, removed = self._expected_change(fields.get("expect_change"))
+        test = replace(
+            test,
+            given=tuple(map(self._given, self._list(fields.get("given"), "given"))),
             expect=self._expected(fields.get("expect"), "expect"),
-            changes=changes,
+            changes=tuple(map(self._change, self._list(fields.get("changes"), "changes"))),
             expect_after=self._expected(fields.get("expect_after"), "expect_after"),
             expect_added=added,
             expect_removed=removed,
@@ -566,11 +591,21 @@ def _invalid(message: str, location: SourceLocation, hint: str | None = None) ->
     return DefinitionError("UNIT_TEST_INVALID", message, sqlstate="42601", location=str(location), hint=hint)
 
 
-def _not_supported(message: str, location: SourceLocation) -> DefinitionError:
-    return DefinitionError(
-        "UNIT_TEST_NOT_SUPPORTED",
-        message,
-        sqlstate="0A000",
-        location=str(location),
-        hint="Remove it from the test, or set enabled: false in its config.",
+class _RefusedTestError(Exception):
+    """One test asks for something that has no meaning here; the others of the file run."""
+
+    def __init__(self, error: DefinitionError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _not_supported(message: str, location: SourceLocation) -> _RefusedTestError:
+    return _RefusedTestError(
+        DefinitionError(
+            "UNIT_TEST_NOT_SUPPORTED",
+            message,
+            sqlstate="0A000",
+            location=str(location),
+            hint="Remove it from the test, or set enabled: false in its config.",
+        )
     )

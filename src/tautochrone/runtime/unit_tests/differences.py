@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tautochrone.spark.execute.multiset_diff import is_close
 
-__all__ = ["Difference", "RowDifference", "RowState", "RowValues", "difference", "plain_value"]
+__all__ = ["Difference", "RowDifference", "RowState", "RowValues", "difference", "plain_value", "surplus"]
 
 _MAX_PAIRS = 250_000
 """Above so many pairs of rows none is looked at: all are missing or unexpected."""
@@ -116,27 +116,32 @@ def difference(expected: RowValues, actual: RowValues) -> Difference:
     return Difference(expected.columns, tuple(rows), len(expected.rows) - len(missing))
 
 
+def surplus(rows: RowValues, without: RowValues) -> list[int]:
+    """The numbers of the rows that are not in `without`, copy by copy. Floats are compared to the last digit.
+
+    Example:
+        >>> surplus(RowValues(("n",), ((1,), (1,), (2,))), RowValues(("n",), ((1,),)))
+        [1, 2]
+    """
+    free = Counter(map(_key, without.rows))
+    numbers = []
+    for number, row in enumerate(rows.rows):
+        key = _key(row)
+        if free[key]:
+            free[key] -= 1
+        else:
+            numbers.append(number)
+    return numbers
+
+
 _Row = tuple[Any, ...]
 
 
 def _without_equal(expected: Sequence[_Row], actual: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
     """The rows of each side without those that the other side has too, copy by copy."""
-    free = Counter(map(_key, actual))
-    missing = []
-    for row in expected:
-        key = _key(row)
-        if free[key]:
-            free[key] -= 1
-        else:
-            missing.append(row)
-    unexpected = []
-    # Of equal copies the last ones are left, whichever they are.
-    for row in reversed(actual):
-        key = _key(row)
-        if free[key]:
-            free[key] -= 1
-            unexpected.append(row)
-    return missing, unexpected[::-1]
+    sides = RowValues((), tuple(expected)), RowValues((), tuple(actual))
+    missing, unexpected = surplus(*sides), surplus(*reversed(sides))
+    return [expected[number] for number in missing], [actual[number] for number in unexpected]
 
 
 def _without_close(missing: list[_Row], unexpected: list[_Row]) -> tuple[list[_Row], list[_Row]]:

@@ -15,18 +15,19 @@ from tautochrone.algebra.delta import Differentiator
 from tautochrone.algebra.nodes import CutSide, Scan, walk
 from tautochrone.algebra.rules import RULES
 from tautochrone.model.checkpoint import NodeRefresh
-from tautochrone.model.names import TableName
+from tautochrone.model.names import TableName, quoted
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.states import newest_of_runs, with_run_number
+from tautochrone.runtime.unit_tests.differences import RowValues, surplus
 from tautochrone.runtime.unit_tests.evaluation import Evaluation
 from tautochrone.runtime.views.plans import Planned, with_state_layouts
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta
 from tautochrone.spark.execute.expectations import flag_names, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest
-from tautochrone.spark.execute.materialize import local_relation
-from tautochrone.spark.execute.multiset_diff import consolidated
-from tautochrone.spark.jvm.catalyst import Catalyst
+from tautochrone.spark.execute.materialize import local_relation, local_rows_at
+from tautochrone.spark.jvm.catalyst import Catalyst, known_row_count
 from tautochrone.spark.translate.from_catalyst import plan_of
 from tautochrone.spark.translate.lowering_context import RowFilter
 
@@ -76,14 +77,29 @@ class FollowedView:
         """Why changes of the view cannot be followed; empty when they can."""
         return self.planned.view.obstacles
 
+    @property
+    def breaks_ties(self) -> bool:
+        """Whether Spark may take tied rows otherwise than a refresh, which orders by all columns."""
+        return bool(self.planned.view.breaks_ties) and not self.obstacles
+
+    def rows(self, side: CutSide) -> DataFrame:
+        """All rows of the view before or after the change, as its plan gives them."""
+        engine = self._engine(side)
+        differentiator = Differentiator(engine, RULES, states=frozenset())
+        frame = engine.lowering.frame(differentiator.rows_after(self.planned.view.plan))
+        return self._local(without_flags(frame.toDF(*self._names()), self.flow.flow.expectations))
+
+    def _names(self) -> list[str]:
+        columns = [field.name for field in self.after.graph.schemas[self.name].fields]
+        return [*columns, *flag_names(self.flow.flow.expectations)]
+
     def follow(self) -> FollowedChange:
         """Build the states before the change, and follow it."""
         session = self.before.session
         set_active_session(session)
-        names = [f.name for f in self.after.graph.schemas[self.name].fields]
-        names += flag_names(self.flow.flow.expectations)
+        names = self._names()
         before = self._build().toDF(*names)
-        engine = self._engine(CutSide.AFTER)
+        engine = self._engine()
         engine.read_changes()
         differentiator = Differentiator(engine, RULES, states=frozenset(self._states))
         change = differentiator.materialized_change(self.planned.view.plan, consolidated=True)
@@ -113,16 +129,16 @@ class FollowedView:
 
     # -- inputs ------------------------------------------------------------------------------------------
 
-    def _engine(self, newer: CutSide) -> SparkEngine:
-        """An engine whose newer cut is one of the two. With the rows before the change as the newer ones it
-        builds, as a first refresh does."""
+    def _engine(self, only: CutSide | None = None) -> SparkEngine:
+        """An engine over both sets of rows, or over one set, without a change: it builds, as a first refresh
+        does."""
         nodes = dict.fromkeys(walk(self.planned.view.plan))
         inputs = Inputs(
-            read=lambda table, side: self._read(table, side if newer is CutSide.AFTER else newer),
+            read=lambda table, side: self._read(table, only or side),
             lookup=_no_lookup,
-            delta=self._delta if newer is CutSide.AFTER else lambda _table, _columns: None,
-            rows=lambda table: int(self._read(table, newer).count()),
-            stored_rows=lambda number: int(self._states[number].count()),
+            delta=self._delta if only is None else lambda _table, _columns: None,
+            rows=lambda table: _count(self._read(table, only or CutSide.AFTER)),
+            stored_rows=lambda number: _count(self._states[number]),
             stored=self._stored,
             log=lambda number: self._states[number],
             newest=lambda number, rows: newest_of_runs(self.planned.layouts[number], rows),
@@ -146,11 +162,25 @@ class FollowedView:
         return self._frames[table, side]
 
     def _delta(self, table: TableName, columns: Sequence[str]) -> TableDelta | None:
-        old, new = (self._read(table, side) for side in (CutSide.BEFORE, CutSide.AFTER))
-        added, removed = consolidated(new.select(*columns), old.select(*columns))
-        sides = [None if rows is None else self._local(rows) for rows in (added, removed)]
-        counts = [0 if rows is None else int(rows.count()) for rows in sides]
-        return TableDelta(sides[0], sides[1], sum(counts), materialized=True) if any(counts) else None
+        old, new = (
+            self._local(self._read(table, side).select(*map(quoted, columns)))
+            for side in (CutSide.BEFORE, CutSide.AFTER)
+        )
+        values_before, values_after = (RowValues.of(rows.toArrow()) for rows in (old, new))
+        added, removed = surplus(values_after, values_before), surplus(values_before, values_after)
+        if not added and not removed:
+            return None
+        return TableDelta(
+            local_rows_at(new, added) if added else None,
+            local_rows_at(old, removed) if removed else None,
+            len(added) + len(removed),
+            materialized=True,
+        )
+
+
+def _count(rows: DataFrame) -> int | None:
+    """The number of rows of a local relation."""
+    return known_row_count(analyzed_plan(rows))
 
 
 def _no_lookup(

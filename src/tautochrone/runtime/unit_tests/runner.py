@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,9 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tautochrone.algebra.nodes import CutSide
 from tautochrone.errors import DefinitionError, TautochroneError
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.names import TableName, label_of
+from tautochrone.model.names import TableName, label_of, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.unit_test_files import InputChange, InputName, Rows, UnitTest
@@ -26,7 +28,12 @@ from tautochrone.runtime.unit_tests.differences import Difference, RowValues, di
 from tautochrone.runtime.unit_tests.evaluation import Evaluation, StandIns, unsupported_error
 from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.typed_rows import columns_of, microseconds, typed_rows
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, session_settings, use_session
+from tautochrone.spark.analysis.session_context import (
+    dataframe_of_plan,
+    session_settings,
+    tuned_session,
+    use_session,
+)
 from tautochrone.spark.execute.materialize import local_relation, local_rows_at
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.registry import sources_of
@@ -87,6 +94,9 @@ class TestResult:
 class UnitTests:
     """Runs tests one after the other.
 
+    Attributes:
+        session: in which they run.
+
     Args:
         graph: of the project, with its analysis session.
         base: the session that it was analysed with.
@@ -97,7 +107,7 @@ class UnitTests:
         self._graph, self._catalog = graph, catalog
         self._stand_ins = StandIns(graph, base, catalog)
         assert graph.analysis_session is not None
-        self._session = graph.analysis_session
+        self.session = graph.analysis_session
 
     def run(self, tests: Sequence[UnitTest]) -> Iterator[TestResult]:
         """Run tests; each result follows its test."""
@@ -107,7 +117,9 @@ class UnitTests:
             notes: list[Reason] = []
             error: TautochroneError | None = None
             try:
-                _Run(self._graph, self._catalog, self._session, self._stand_ins, test, checks, notes).check()
+                if test.refused is not None:
+                    raise test.refused
+                _Run(self._graph, self._catalog, self.session, self._stand_ins, test, checks, notes).check()
             except TautochroneError as raised:
                 error = raised
             except PySparkException as raised:
@@ -145,6 +157,12 @@ class _Run:
     schema: StructType = field(init=False)
 
     def check(self) -> None:
+        """Compare everything that the test expects."""
+        # Spark is set up for much data, and a test has little.
+        with tuned_session(self.session, delta_rows=0, input_rows=0):
+            self._check()
+
+    def _check(self) -> None:
         self.model = self._model()
         self.schema = self._columns()
         now = time.time_ns() // 1000
@@ -152,13 +170,22 @@ class _Run:
             with self._zone():
                 now = microseconds(self.session, self.test.now)
         before = Evaluation(self.graph, self.catalog, self.stand_ins, *self._given(), now)
+        after = self._changed(before) if self.test.changes else None
         # What is written wrong is said before anything is computed.
         expected = self._expected()
-        result = before.result(self.model)
-        if Check.ROWS in expected:
-            self._compare(Check.ROWS, expected[Check.ROWS], result)
-        if self.test.changes:
-            self._check_change(before, result, expected)
+        sides = [each.result(self.model) for each in (before, after) if each is not None]
+        compared = self._compared(expected, sides)
+        followed = None
+        if self.graph.definitions.datasets[self.model].kind is DatasetKind.MATERIALIZED_VIEW and (
+            after is not None or any(each.difference for each in compared)
+        ):
+            followed = FollowedView(self.model, self._flow, before, after or before)
+            if followed.breaks_ties:
+                sides = [followed.rows(side) for side in (CutSide.BEFORE, CutSide.AFTER)][: len(sides)]
+                compared = self._compared(expected, sides)
+        self.checks += compared
+        if followed is not None and after is not None:
+            self._check_followed(followed, sides[-1])
 
     def _zone(self) -> AbstractContextManager[None]:
         """The settings of the model, whose time zone texts of timestamps have."""
@@ -247,7 +274,7 @@ class _Run:
         sources = sources_of(frame)
         if len(sources) != 1:
             raise unsupported_error(flow.flow.target, self.graph, "its stream reads several sources")
-        schema: StructType = StructType.fromJson(_json(sources[0].leaf.schema().json()))
+        schema: StructType = StructType.fromJson(json.loads(str(sources[0].leaf.schema().json())))
         return schema
 
     # -- rows --------------------------------------------------------------------------------------------
@@ -262,6 +289,7 @@ class _Run:
                     f"The unit test {self.test.name} gives rows of {entry.input} twice",
                     sqlstate="42701",
                     location=str(entry.input.location),
+                    hint="Give all rows of an input in one entry.",
                 )
             given[name] = self._typed(entry.rows, self._schema_of(name), str(entry.input))
         source = given.pop(None, None)
@@ -288,30 +316,28 @@ class _Run:
                 expected[check] = self._typed(rows, self.schema, self.test.model.parts[-1], columns)
         return expected
 
-    def _compare(self, check: Check, expected: DataFrame, actual: DataFrame) -> None:
+    def _compared(self, expected: Mapping[Check, DataFrame], sides: Sequence[DataFrame]) -> list[CheckedRows]:
+        """Compare what is expected with the rows before the change, and after it where there is one."""
+        first, last = sides[0], sides[-1]
+        actual = {Check.ROWS: lambda: first, Check.ROWS_AFTER: lambda: last}
+        actual |= {
+            Check.ADDED: lambda: self._only(last, first),
+            Check.REMOVED: lambda: self._only(first, last),
+        }
+        return [self._comparison(check, rows, actual[check]()) for check, rows in expected.items()]
+
+    def _comparison(self, check: Check, expected: DataFrame, actual: DataFrame) -> CheckedRows:
         """Compare the columns that the expected rows name."""
-        rows = actual.select(*(actual[f"`{name.replace('`', '``')}`"] for name in expected.columns))
-        rows = rows.select(*(rows[f.name].cast(f.dataType).alias(f.name) for f in expected.schema.fields))
-        self.checks.append(CheckedRows(check, difference(self._values(expected), self._values(rows))))
+        rows = actual.select(
+            *(actual[quoted(f.name)].cast(f.dataType).alias(f.name) for f in expected.schema.fields)
+        )
+        return CheckedRows(check, difference(self._values(expected), self._values(rows)))
 
     def _values(self, rows: DataFrame) -> RowValues:
         with self._zone():
             return RowValues.of(rows.toArrow())
 
     # -- changes -----------------------------------------------------------------------------------------
-
-    def _check_change(self, before: Evaluation, rows: DataFrame, expected: Mapping[Check, DataFrame]) -> None:
-        """Compare the rows after the change, the change, and what following it gives."""
-        given, source = self._changed(before)
-        after = Evaluation(self.graph, self.catalog, self.stand_ins, given, source, before.now)
-        rows_after = after.result(self.model)
-        if Check.ROWS_AFTER in expected:
-            self._compare(Check.ROWS_AFTER, expected[Check.ROWS_AFTER], rows_after)
-        for check, new, old in ((Check.ADDED, rows_after, rows), (Check.REMOVED, rows, rows_after)):
-            if check in expected:
-                self._compare(check, expected[check], self._only(new, old))
-        if self.graph.definitions.datasets[self.model].kind is DatasetKind.MATERIALIZED_VIEW:
-            self._check_followed(before, after, rows_after)
 
     def _only(self, rows: DataFrame, without: DataFrame) -> DataFrame:
         """The rows of one side without those of the other, copy by copy."""
@@ -325,7 +351,8 @@ class _Run:
                 del free[match]
         return local_rows_at(rows, indexes)
 
-    def _changed(self, before: Evaluation) -> tuple[Mapping[TableName, DataFrame], DataFrame | None]:
+    def _changed(self, before: Evaluation) -> Evaluation:
+        """The rows of the inputs after the change."""
         given, source = dict(before.given), before.source
         for change in self.test.changes:
             name = self._input(change.input)
@@ -339,7 +366,7 @@ class _Run:
                     change,
                     schema,
                 )
-        return given, source
+        return Evaluation(self.graph, self.catalog, self.stand_ins, given, source, before.now)
 
     def _with_change(self, rows: DataFrame, change: InputChange, schema: StructType) -> DataFrame:
         owner = str(change.input)
@@ -358,7 +385,7 @@ class _Run:
         Raises:
             DefinitionError: `UNIT_TEST_ROW_NOT_GIVEN`.
         """
-        values = self._values(rows.select(*(f"`{name}`" for name in removed.columns)))
+        values = self._values(rows.select(*map(quoted, removed.columns)))
         left = list(range(len(values.rows)))
         for number, row in enumerate(removed.rows):
             wanted = RowValues(removed.columns, (row,))
@@ -378,9 +405,8 @@ class _Run:
             left.remove(match)
         return left
 
-    def _check_followed(self, before: Evaluation, after: Evaluation, rows_after: DataFrame) -> None:
+    def _check_followed(self, followed: FollowedView, rows_after: DataFrame) -> None:
         """Whether the view's rules give the rows that its query gives after the change."""
-        followed = FollowedView(self.model, self._flow, before, after)
         if followed.obstacles:
             self.notes.append(Reason.of(ReasonCode.UNSUPPORTED_QUERY, detail=followed.obstacles[0]))
             return
@@ -389,13 +415,6 @@ class _Run:
         expected = values(rows_after).plus(values(change.removed))
         actual = values(change.before).plus(values(change.added))
         self.checks.append(CheckedRows(Check.FOLLOWED, difference(expected, actual)))
-
-
-def _json(text: object) -> dict[str, object]:
-    import json
-
-    parsed: dict[str, object] = json.loads(str(text))
-    return parsed
 
 
 def _nearest(text: str, known: Sequence[str], otherwise: str) -> str:
