@@ -74,10 +74,17 @@ def taut(shop: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Taut:
     return lambda *arguments: main(["test", *arguments, "--spec", str(shop.folder / "spark-pipeline.yml")])
 
 
+def files_of(folder: Path) -> dict[Path, int]:
+    """The files of a project with their sizes, without what Python compiled."""
+    files = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {path: path.stat().st_size for path in files if path.is_file()}
+
+
 def test_the_answer_of_taut_test(
     taut: Taut, shop: Pipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     junit = tmp_path / "results/junit.xml"
+    files = files_of(shop.folder)
     assert taut("--junit", str(junit)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("PASSED  sales  good  (")
@@ -96,7 +103,7 @@ def test_the_answer_of_taut_test(
     cases = {case.get("name"): [child.tag for child in case] for case in suites.iter("testcase")}
     assert cases == {"good": [], "bad": ["failure"], "wrong": ["error"]}
     assert taut("good") == 0
-    assert not (shop.folder / "storage").exists()
+    assert files_of(shop.folder) == files
 
 
 def test_json_and_names(taut: Taut, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,12 +82,15 @@ unit_tests:
 """,
     )
     assert texts(test) == [
-        [("a", "0.10"), ("b", "12345678901234567.890"), ("c", "2024-01-01"), ("d", "yes"), ("e", "true"),
+        [("a", "0.10"), ("b", "12345678901234567.890"), ("c", "2024-01-01"), ("d", "yes"), ("e", "on"),
          ("f", None), ("g", None)],
         [("h", "null"), ("i", "007")],
-        [("a", "NaN"), ("b", "-Infinity"), ("c", "31"), ("d", "1000"), ("e", "0001ff"), ("f", ""),
+        [("a", ".nan"), ("b", "-.inf"), ("c", "0x1F"), ("d", "1_000"), ("e", "0001ff"), ("f", ""),
          ("g", "1e3")],
     ]  # fmt: skip
+    spelled = [value.spelled for row in test.given[0].rows.rows for value in row.values.values()]  # type: ignore[union-attr]
+    assert spelled[3:5] == ["yes", "true"]
+    assert spelled[9:13] == ["NaN", "-Infinity", "31", "1000"]
 
 
 def test_nested_values_and_merged_rows(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,11 @@ from tautochrone.errors import DefinitionError, QueryError
 from tautochrone.model.reason import reason_fields
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from tautochrone.app.open import Project
+    from tautochrone.model.names import TableName
+    from tautochrone.project.graph import Graph
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.project.unit_test_files import UnitTest
@@ -72,50 +76,46 @@ def _record(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     located = locate_and_launch(options)
     from tautochrone.app.open import Project, log_event
-    from tautochrone.model.checkpoint import Consistency
     from tautochrone.runtime.job.topology import find_all
-    from tautochrone.runtime.refresh.sessions import session_at
-    from tautochrone.runtime.unit_tests.recording import Condition, RecordedCheckpoint, record
 
-    with Project(options, log_event, short_lived=True, located=located) as project, ExitStack() as pins:
+    with Project(options, log_event, short_lived=True, located=located) as project:
         definitions, graph = project.analysed()
         (model,) = find_all(definitions, [arguments.record])
-        store = project.store()
-        pinned = store.reads.resolve(
-            Consistency.STRONG,
-            graph.inputs(model).tables,
-            arguments.checkpoint,
-            owner="test",
-            lease_ms=_LEASE_MS,
-            only_named=True,
-        )
-        pins.callback(store.pins.release, pinned.pin)
-        number = pinned.checkpoint
-        assert number is not None
-        session = session_at(
-            project.base,
-            project.open_read_point_server(store),
-            f"checkpoint-{number}",
-            model.catalog,
-            definitions.scope.namespace[0],
-            graph.flows_of(model)[0].flow.conf,
-        )
-        text = record(
-            graph,
-            project.base,
-            session,
-            model,
-            RecordedCheckpoint(
-                number, store.checkpoints.versions_at(number), store.checkpoints.cut_times([number])[number]
-            ),
-            [Condition.parse(condition) for condition in arguments.where],
-            limit=arguments.rows,
-        )
+        text = _recorded(arguments, project, graph, model)
     if arguments.output is None:
         answer().write(text)
     else:
         _write(Path(arguments.output), text)
     return 0
+
+
+def _recorded(arguments: argparse.Namespace, project: Project, graph: Graph, model: TableName) -> str:
+    """A test of rows of a checkpoint, which is pinned while they are read."""
+    from tautochrone.model.checkpoint import Consistency
+    from tautochrone.runtime.refresh.sessions import session_at
+    from tautochrone.runtime.unit_tests.recording import Condition, RecordedCheckpoint, record
+
+    store, tables = project.store(), graph.inputs(model).tables
+    pinned = store.reads.resolve(
+        Consistency.STRONG, tables, arguments.checkpoint, owner="test", lease_ms=_LEASE_MS, only_named=True
+    )
+    number = pinned.checkpoint
+    assert number is not None
+    try:
+        session = session_at(
+            project.base,
+            project.open_read_point_server(store),
+            f"checkpoint-{number}",
+            model.catalog,
+            graph.definitions.scope.namespace[0],
+            graph.flows_of(model)[0].flow.conf,
+        )
+        versions, times = store.checkpoints.versions_at(number), store.checkpoints.cut_times([number])
+        checkpoint = RecordedCheckpoint(number, versions, times[number])
+        conditions = [Condition.parse(condition) for condition in arguments.where]
+        return record(graph, project.base, session, model, checkpoint, conditions, limit=arguments.rows)
+    finally:
+        store.pins.release(pinned.pin)
 
 
 def _write(path: Path, text: str) -> None:
@@ -288,8 +288,6 @@ def _write_junit(path: Path, results: Sequence[TestResult]) -> None:
     """
     import xml.etree.ElementTree as ET
 
-    from tautochrone.runtime.unit_tests.runner import Outcome
-
     root = ET.Element("testsuites", _counts(results))
     by_model: dict[str, list[TestResult]] = {}
     for result in results:
@@ -297,25 +295,7 @@ def _write_junit(path: Path, results: Sequence[TestResult]) -> None:
     for model, of_model in by_model.items():
         suite = ET.SubElement(root, "testsuite", {"name": model, **_counts(of_model)})
         for result in of_model:
-            file, _, line = str(result.test.location).rpartition(":")
-            case = ET.SubElement(
-                suite,
-                "testcase",
-                {
-                    "classname": model,
-                    "name": result.test.name,
-                    "file": file,
-                    "line": line,
-                    "time": f"{result.duration_ms / 1000:.3f}",
-                },
-            )
-            details = _xml_text("\n".join(_details(result)))
-            if result.outcome is Outcome.ERROR and result.error is not None:
-                attributes = {"type": result.error.error_class, "message": _xml_text(result.error.message)}
-                ET.SubElement(case, "error", attributes).text = details
-            elif result.outcome is Outcome.FAILED:
-                checks = ", ".join(str(checked.check) for checked in result.checks if checked.difference)
-                ET.SubElement(case, "failure", {"message": f"other {checks}"}).text = details
+            suite.append(_junit_case(result))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
@@ -323,6 +303,24 @@ def _write_junit(path: Path, results: Sequence[TestResult]) -> None:
         raise QueryError(
             "OUTPUT_NOT_WRITABLE", f"The file {path} cannot be written: {error.strerror}"
         ) from error
+
+
+def _junit_case(result: TestResult) -> Element:
+    from xml.etree.ElementTree import Element, SubElement
+
+    from tautochrone.runtime.unit_tests.runner import Outcome
+
+    file, _, line = str(result.test.location).rpartition(":")
+    attributes = {"classname": str(result.test.model), "name": result.test.name, "file": file, "line": line}
+    case = Element("testcase", {**attributes, "time": f"{result.duration_ms / 1000:.3f}"})
+    details = _xml_text("\n".join(_details(result)))
+    if result.outcome is Outcome.ERROR and result.error is not None:
+        attributes = {"type": result.error.error_class, "message": _xml_text(result.error.message)}
+        SubElement(case, "error", attributes).text = details
+    elif result.outcome is Outcome.FAILED:
+        checks = ", ".join(str(checked.check) for checked in result.checks if checked.difference)
+        SubElement(case, "failure", {"message": f"other {checks}"}).text = details
+    return case
 
 
 def _counts(results: Sequence[TestResult]) -> dict[str, str]:

@@ -42,7 +42,7 @@ THIS = "this"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value; `text` is None for NULL.
+    """One value; `text` is as it is written, None for NULL.
 
     `tag` is YAML's type of it, such as `int`. Of binary values `text` is hexadecimal.
     """
@@ -50,6 +50,16 @@ class Scalar:
     text: str | None
     tag: str
     location: SourceLocation
+
+    @property
+    def spelled(self) -> str | None:
+        """The text as Spark spells it, but for columns of text: YAML has spellings of its own.
+
+        Example:
+            >>> Scalar("0x1F", "int", SourceLocation("t.yml")).spelled
+            '31'
+        """
+        return self.text if self.text is None else _spelled(self.text, self.tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +274,7 @@ def _value(node: yaml.Node, location_of: Callable[[yaml.Node], SourceLocation]) 
     if tag == "binary":
         content = yaml.SafeLoader("").construct_yaml_binary(node)
         return Scalar(bytes(content).hex(), tag, location)
-    return Scalar(_plain(node.value, tag), tag, location)
+    return Scalar(str(node.value), tag, location)
 
 
 def _entries(node: yaml.MappingNode) -> list[tuple[str, yaml.Node, yaml.Node]]:
@@ -287,8 +297,7 @@ _DIGITS = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _SWITCHES = {"on": "true", "off": "false"}
 
 
-def _plain(text: str, tag: str) -> str:
-    """A scalar as Spark spells it: as it is written, but for spellings that YAML alone has."""
+def _spelled(text: str, tag: str) -> str:
     if tag == "bool":
         return _SWITCHES.get(text.lower(), text)
     if tag == "float" and text.lower().endswith((".nan", ".inf")):
@@ -428,7 +437,7 @@ class _File:
         enabled = fields.get("enabled")
         if enabled is None:
             return True
-        text = _plain(str(enabled.value), "bool").lower()
+        text = _spelled(str(enabled.value), "bool").lower()
         if text not in ("true", "false", "yes", "no"):
             raise _invalid("enabled is true or false", self._at(enabled))
         return text in ("true", "yes")

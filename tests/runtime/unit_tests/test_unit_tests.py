@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
 from tautochrone.project.unit_test_files import read_unit_tests
+from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.runner import Check, Outcome, TestResult, UnitTests
 
 pytestmark = pytest.mark.spark
@@ -57,6 +58,10 @@ WHERE at > current_timestamp() - INTERVAL 1 HOUR AND id IN (SELECT max(id) FROM 
 
 CREATE MATERIALIZED VIEW ranked AS
 SELECT id, row_number() OVER (PARTITION BY customer ORDER BY price) AS r FROM orders;
+
+CREATE STREAMING TABLE strict (id INT NOT NULL, n INT) AS SELECT id, id AS n FROM STREAM orders;
+
+CREATE MATERIALIZED VIEW over_strict AS SELECT * FROM strict;
 
 CREATE STREAMING TABLE cheap AS SELECT id, price FROM STREAM orders WHERE price < 10;
 
@@ -287,6 +292,23 @@ def test_a_view_follows_changes(run: Run) -> None:
     assert all(result.checks[-1].check is Check.FOLLOWED for result in results)
 
 
+def test_a_view_that_does_not_follow_a_change_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FollowedView, "_delta", lambda *_: None)
+    (result,) = run("""
+        unit_tests:
+          - name: t
+            model: doubled
+            given: [{input: orders, rows: [{id: 1, price: 2}]}]
+            changes: [{input: orders, added: [{id: 3, price: 4}]}]
+            expect_after: {rows: [{id: 1}, {id: 3}]}
+    """)
+    assert [(each.check, bool(each.difference)) for each in result.checks] == [
+        (Check.ROWS_AFTER, False),
+        (Check.FOLLOWED, True),
+    ]
+    assert result.outcome is Outcome.FAILED
+
+
 @pytest.mark.parametrize(
     ("test", "expected", "line"),
     [
@@ -299,6 +321,7 @@ def test_a_view_follows_changes(run: Run) -> None:
         ("{given: [{input: orders, rows: [{id: 1},\n {id: x}]}]}", "UNIT_TEST_VALUE_INVALID", 4),
         ("{given: [{input: orders, rows:\n [{price: 1.234}]}]}", "UNIT_TEST_VALUE_INVALID", 4),
         ("{given: [{input: orders, rows:\n [{extra: {c: 1}}]}]}", "UNIT_TEST_VALUE_INVALID", 4),
+        ("{model: over_strict, given: [{input: strict, rows:\n [{n: 1}]}]}", "UNIT_TEST_VALUE_MISSING", 4),
         ("{now: noon}", "UNIT_TEST_VALUE_INVALID", 3),
         (
             "{given: [{input: orders, format: sql, rows: SELECT id FROM nowhere}]}",
@@ -319,7 +342,12 @@ def test_what_is_wrong_with_a_test_is_said_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"), [("counted", "UNIT_TEST_NOT_SUPPORTED"), ("by_town", "EXPECTATION_FAILED")]
+    ("model", "expected"),
+    [
+        ("counted", "UNIT_TEST_NOT_SUPPORTED"),
+        ("by_town", "EXPECTATION_FAILED"),
+        ("strict", "NOT_NULL_ASSERT_VIOLATION"),
+    ],
 )
 def test_what_a_run_would_refuse_or_no_test_can_compute(run: Run, model: str, expected: str) -> None:
     (result,) = run(f"""

@@ -50,6 +50,10 @@ class RowValues:
         columns = [column.to_pylist() for column in table.columns]
         return cls(tuple(table.column_names), tuple(zip(*columns, strict=True)) if columns else ())
 
+    def only(self, number: int) -> RowValues:
+        """One row, by its number."""
+        return RowValues(self.columns, (self.rows[number],))
+
     def plus(self, other: RowValues) -> RowValues:
         """The rows of both."""
         return RowValues(self.columns, (*self.rows, *other.rows))

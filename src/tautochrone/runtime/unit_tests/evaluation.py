@@ -22,7 +22,7 @@ from tautochrone.iceberg.sessions.spark_sessions import EmptyCatalog
 from tautochrone.ingest.staging import align, require_expectations_met
 from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.names import NOW, TableName, Version, is_clock, time_zone_of
+from tautochrone.model.names import NOW, TableName, Version, is_clock, quoted, time_zone_of
 from tautochrone.project.definitions import is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.merges.event_merges import auto_cdc_of, merged_rows
@@ -31,7 +31,7 @@ from tautochrone.spark.analysis.current_time import clock_row, clocks_of, date_i
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned_session, use_session
 from tautochrone.spark.execute.expectations import violations, without_flags
 from tautochrone.spark.execute.materialize import local_relation
-from tautochrone.spark.jvm.catalyst import kind
+from tautochrone.spark.jvm.catalyst import items, kind, plan_and_subqueries
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.registry import is_stream_leaf
 from tautochrone.spark.sources.stream_as_batch import over_rows
@@ -39,8 +39,10 @@ from tautochrone.spark.sources.stream_as_batch import over_rows
 __all__ = ["Evaluation", "StandIns", "empty_rows", "unsupported_error"]
 
 _NAMESPACE = ("_tautochrone",)
-_FROM_DRIVER = "LogicalRDD"
-"""Rows that a Python definition gives to Spark itself."""
+_NO_INPUTS = frozenset(
+    {"LocalRelation", "LogicalRDD", "OneRowRelation", "Range", "CTERelationRef", "OuterReference"}
+)
+"""Leaves of plans that read nothing: `LogicalRDD` are rows that a Python definition gives to Spark."""
 
 
 def unsupported_error(name: TableName, graph: Graph, why: str) -> DefinitionError:
@@ -181,12 +183,12 @@ class Evaluation:
             why = f"it reads the column {error.args[0]}, which describes files"
             raise unsupported_error(name, self.graph, why) from error
         plan = analyzed_plan(replaced)
-        left = inputs_of(plan, self.catalog)
-        outside = [text for text in left.unversioned if not text.startswith(_FROM_DRIVER)]
-        if left.external_streams:
+        leaves = [leaf for root in plan_and_subqueries(plan) for leaf in items(root.collectLeaves())]
+        if any(map(is_stream_leaf, leaves)):
             raise unsupported_error(name, self.graph, "the rows of its source are not given")
-        if outside or left.tables:
-            reads = ", ".join([*outside, *map(str, sorted(left.tables))])
+        if not {kind(leaf) for leaf in leaves} <= _NO_INPUTS:
+            left = inputs_of(plan, self.catalog)
+            reads = ", ".join([*left.unversioned, *map(str, sorted(left.tables))])
             raise unsupported_error(name, self.graph, f"it reads {reads}")
         return with_fixed_time(replaced, self.clocks(plan))
 
@@ -222,10 +224,12 @@ class Evaluation:
             raise unsupported_error(name, self.graph, why_not)
         try:
             if auto_cdc_of(flows) is not None:
-                return self._merged(name, flows)
-            parts = [self._of_flow(name, flow) for flow in flows]
-            rows = parts[0] if len(parts) == 1 else reduce(DataFrame.unionAll, parts)
-            return self.local(rows, flows[0])
+                rows = self._merged(name, flows)
+            else:
+                parts = [self._of_flow(name, flow) for flow in flows]
+                rows = self.local(reduce(DataFrame.unionAll, parts), flows[0])
+            self._check_not_null(name, rows)
+            return rows
         except (PySparkException, Py4JJavaError) as error:
             problem = problem_of(error)
             raise RefreshError(
@@ -234,6 +238,18 @@ class Evaluation:
                 sqlstate=problem.sqlstate,
                 location=str(dataset.location),
             ) from error
+
+    def _check_not_null(self, name: TableName, rows: DataFrame) -> None:
+        """Refuse rows that the table could not hold."""
+        for column in self.graph.schemas[name].fields:
+            if not column.nullable and rows.where(rows[quoted(column.name)].isNull()).count():
+                raise RefreshError(
+                    "NOT_NULL_ASSERT_VIOLATION",
+                    f"{name.without_catalog} gives NULL for its column {column.name}, which is NOT NULL",
+                    sqlstate="42000",
+                    location=str(self.graph.definitions.datasets[name].location),
+                    hint="A run would fail on such a row.",
+                )
 
     def _why_not(self, name: TableName, flows: tuple[ResolvedFlow, ...]) -> str | None:
         """Why rows of inputs do not say which rows a dataset has, or None."""

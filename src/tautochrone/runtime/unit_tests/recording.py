@@ -107,21 +107,19 @@ def record(
     names = {table: label_of(table) or table.table for table in inputs}
     _check_inputs(model, names, conditions)
     given = {table: _rows(session, table, names[table], conditions, limit) for table in inputs}
-    now = checkpoint.now if graph.inputs(model).clocks else None
     tests = UnitTests(graph, base, model.catalog)
     local = {table: _in_session(tests.session, rows) for table, rows in given.items()}
-    stand_ins = StandIns(graph, base, model.catalog)
-    evaluation = Evaluation(graph, model.catalog, stand_ins, local, None, now or 0)
-    result = evaluation.result(model)
-    name = f"{model.table} at checkpoint {checkpoint.number}"
-    test: dict[str, Any] = {"name": name, "model": model.table}
-    if now is not None:
-        test["now"] = _at(tests.session, now)
+    evaluation = Evaluation(
+        graph, model.catalog, StandIns(graph, base, model.catalog), local, None, checkpoint.now
+    )
+    test: dict[str, Any] = {"name": f"{model.table} at checkpoint {checkpoint.number}", "model": model.table}
+    if graph.inputs(model).clocks:
+        test["now"] = _at(tests.session, checkpoint.now)
     test["given"] = [
-        {"input": f"ref('{names[table]}')", "rows": _listed(RowValues.of(rows.toArrow()), is_whole=False)}
+        {"input": f"ref('{names[table]}')", "rows": _listed(_values(rows), is_whole=False)}
         for table, rows in local.items()
     ]
-    test["expect"] = {"rows": _listed(RowValues.of(result.toArrow()), is_whole=True)}
+    test["expect"] = {"rows": _listed(_values(evaluation.result(model)), is_whole=True)}
     text = yaml.dump({"unit_tests": [test]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     _check_passes(tests, text, model)
     return text
@@ -185,6 +183,10 @@ def _rows(
 
 def _in_session(session: SparkSession, rows: DataFrame) -> DataFrame:
     return dataframe_of_plan(session, local_relation(rows)[0])
+
+
+def _values(rows: DataFrame) -> RowValues:
+    return RowValues.of(rows.toArrow())
 
 
 def _at(session: SparkSession, micros: int) -> str:

@@ -22,9 +22,10 @@ from tautochrone.errors import DefinitionError, TautochroneError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName, label_of, quoted
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.definitions import is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.unit_test_files import InputChange, InputName, Rows, UnitTest
-from tautochrone.runtime.unit_tests.differences import Difference, RowValues, difference
+from tautochrone.runtime.unit_tests.differences import Difference, RowValues, difference, surplus
 from tautochrone.runtime.unit_tests.evaluation import Evaluation, StandIns, unsupported_error
 from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.typed_rows import columns_of, microseconds, typed_rows
@@ -214,45 +215,48 @@ class _Run:
     def _columns(self) -> StructType:
         return self.graph.schemas[self.model]
 
-    def _inputs(self) -> dict[str, TableName]:
-        """All tables and views that the model is computed from, by the names that an input may have."""
-        names: dict[str, TableName] = {}
-        queue, known = [self.model], {self.model}
+    def _inputs(self) -> list[TableName]:
+        """All tables and views that the model is computed from, the nearest first."""
+        inputs: dict[TableName, None] = {}
+        queue = [self.model]
         while queue:
             name = queue.pop(0)
             views = frozenset().union(*(flow.views for flow in self.graph.flows_of(name)))
-            for below in sorted(self.graph.inputs(name).tables | views):
-                if below not in known:
-                    known.add(below)
-                    queue.append(below)
-                    spellings = (str(below), below.without_catalog, label_of(below) or below.table)
-                    for spelling in spellings:
-                        names.setdefault(spelling.lower(), below)
-        return names
+            below = [each for each in sorted(self.graph.inputs(name).tables | views) if each not in inputs]
+            below = [each for each in below if each != self.model]
+            inputs |= dict.fromkeys(below)
+            queue += below
+        return list(inputs)
 
     def _input(self, written: InputName) -> TableName | None:
         """The table or view that an input means; None: the stream from outside."""
         inputs = self._inputs()
-        text = str(written).lower()
-        name = inputs.get(text)
-        if name is None and written.is_source:
-            # The schema of a source of dbt need not be a database of the pipeline.
-            name = inputs.get(written.parts[-1].lower())
-        if name is None and text == _SOURCE and self._reads_outside():
+        text, last = str(written).lower(), written.parts[-1]
+        names = [name for name in inputs if text in (str(name).lower(), name.without_catalog.lower())]
+        # The schema of a source of dbt need not be a database of the pipeline.
+        if not names and (len(written.parts) == 1 or written.is_source):
+            names = [name for name in inputs if last.lower() in (name.table.lower(), label_of(name))]
+            # A temporary view is in no database, so a name without one is its name first.
+            datasets = self.graph.definitions.datasets
+            views = [name for name in names if name in datasets and is_view(datasets[name])]
+            names = views if len(views) == 1 else names
+        if not names and text == _SOURCE and self._reads_outside():
             return None
-        if name is None:
-            known = sorted({table.table for table in inputs.values()})
-            known += [_SOURCE] if self._reads_outside() else []
-            raise DefinitionError(
-                "UNIT_TEST_INPUT_NOT_FOUND",
-                f"{self.model.without_catalog} does not read {written}",
-                sqlstate="42P01",
-                location=str(written.location),
-                hint=_nearest(written.parts[-1], known, "it is computed from")
-                if known
-                else "it reads no table and no view",
-            )
-        return name
+        if len(names) == 1:
+            return names[0]
+        known = sorted({name.table for name in inputs} | ({_SOURCE} if self._reads_outside() else set()))
+        hint = "it reads no table and no view"
+        if names:
+            hint = f"there are several: write {' or '.join(name.without_catalog for name in names)}"
+        elif known:
+            hint = _nearest(last, known, "it is computed from")
+        raise DefinitionError(
+            "UNIT_TEST_INPUT_NOT_FOUND",
+            f"{self.model.without_catalog} reads {len(names) or 'no'} inputs called {written}",
+            sqlstate="42P01",
+            location=str(written.location),
+            hint=hint,
+        )
 
     def _reads_outside(self) -> bool:
         return self._outside_flow() is not None
@@ -260,8 +264,8 @@ class _Run:
     def _outside_flow(self) -> ResolvedFlow | None:
         """The only flow below the model, or of it, that reads a stream from outside; None: there is none, or
         there are several."""
-        tables = [self.model, *self._inputs().values()]
-        flows = [flow for table in dict.fromkeys(tables) for flow in self.graph.flows_of(table)]
+        tables = [self.model, *self._inputs()]
+        flows = [flow for table in tables for flow in self.graph.flows_of(table)]
         outside = [flow for flow in flows if flow.inputs.external_streams]
         return outside[0] if len(outside) == 1 else None
 
@@ -387,12 +391,8 @@ class _Run:
         """
         values = self._values(rows.select(*map(quoted, removed.columns)))
         left = list(range(len(values.rows)))
-        for number, row in enumerate(removed.rows):
-            wanted = RowValues(removed.columns, (row,))
-            match = next(
-                (n for n in left if not difference(wanted, RowValues(removed.columns, (values.rows[n],)))),
-                None,
-            )
+        for number in range(len(removed.rows)):
+            match = next((n for n in left if not surplus(removed.only(number), values.only(n))), None)
             if match is None:
                 where = written.rows[number].location if written.rows else written.location
                 raise DefinitionError(

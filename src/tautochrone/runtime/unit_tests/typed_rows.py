@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     DataType,
     DecimalType,
     MapType,
+    StringType,
     StructField,
     StructType,
     VariantType,
@@ -175,7 +176,8 @@ class _Texts:
             return content if isinstance(kind, BinaryType) else f"CAST({content} AS {self.type_sql(kind)})"
         if isinstance(kind, DecimalType):
             _check_digits(value, kind)
-        return f"CAST({_text_sql(value.text)} AS {self.type_sql(kind)})"
+        text = value.text if isinstance(kind, StringType) else value.spelled or ""
+        return f"CAST({_text_sql(text)} AS {self.type_sql(kind)})"
 
     def _nested(self, value: Value, kind: StructType | ArrayType | MapType) -> str:
         whole = self.type_sql(kind)
@@ -225,13 +227,14 @@ class _RefusedError(Exception):
         self.value, self.sentence = value, sentence
 
 
-_DECIMAL = re.compile(r"[-+]?0*(\d*)(?:\.(\d*?)0*)?")
-
-
 def _check_digits(value: Scalar, kind: DecimalType) -> None:
     """Refuse a decimal number that `CAST` would round."""
-    matched = _DECIMAL.fullmatch((value.text or "").strip())
-    if matched is not None and len(matched[2] or "") > kind.scale:
+    try:
+        exponent = Decimal((value.spelled or "").strip()).normalize().as_tuple().exponent
+    except InvalidOperation:
+        # The cast refuses it.
+        return
+    if isinstance(exponent, int) and -exponent > kind.scale:
         raise _RefusedError(
             value, f"has the type {kind.simpleString()}, and {value.text} has more decimal places"
         )
@@ -249,7 +252,7 @@ def _json(value: Value) -> str:
             return [plain(item) for item in part.values]
         if part.text is None or part.tag == "str":
             return part.text
-        return json.loads(part.text.lower()) if part.tag in ("int", "float", "bool") else part.text
+        return json.loads((part.spelled or "").lower()) if part.tag in ("int", "float", "bool") else part.text
 
     return json.dumps(plain(value))
 
