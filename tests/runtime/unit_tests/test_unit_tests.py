@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
@@ -63,6 +64,11 @@ CREATE STREAMING TABLE strict (id INT NOT NULL, n INT) AS SELECT id, id AS n FRO
 
 CREATE MATERIALIZED VIEW over_strict AS SELECT * FROM strict;
 
+CREATE MATERIALIZED VIEW of_files AS SELECT max(id) AS newest FROM json.`FOLDER/visits`;
+
+CREATE MATERIALIZED VIEW pairs AS SELECT a.id, b.id AS other, count(*) AS n
+FROM orders a LEFT JOIN orders b ON a.customer = b.customer AND a.id < b.id GROUP BY a.id, b.id;
+
 CREATE STREAMING TABLE cheap AS SELECT id, price FROM STREAM orders WHERE price < 10;
 
 CREATE STREAMING TABLE counted AS SELECT window(at, '1 hour') AS w, count(*) AS n
@@ -80,7 +86,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Callab
     folder = tmp_path_factory.mktemp("shop")
     (folder / "d").mkdir()
     (folder / "d/orders.py").write_text(ORDERS)
-    (folder / "d/views.sql").write_text(VIEWS)
+    (folder / "d/views.sql").write_text(VIEWS.replace("FOLDER", str(folder)))
+    (folder / "visits").mkdir()
+    (folder / "visits/1.json").write_text('{"id": 1}')
     (folder / "spark-pipeline.yml").write_text(
         "name: shop\nstorage: storage\nlibraries:\n  - glob:\n      include: d/**\n"
     )
@@ -152,6 +160,10 @@ def test_rows_pass_through_views_and_tables(run: Run) -> None:
           - name: nothing is given
             model: by_town
             expect: {rows: []}
+          - name: over files
+            model: of_files
+            given: [{input: visits, rows: [{id: 3}, {id: 7}]}]
+            expect: {rows: [{newest: 7}]}
           - name: by a Python function
             model: doubled
             given: [{input: orders, rows: [{id: 1, price: 2}]}]
@@ -290,6 +302,36 @@ def test_a_view_follows_changes(run: Run) -> None:
     """)
     passes(results)
     assert all(result.checks[-1].check is Check.FOLLOWED for result in results)
+
+
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_changes_are_followed(run: Run, seed: int) -> None:
+    random = Random(seed)
+
+    def row() -> str:
+        values = random.randrange(6), random.choice(["a", "b", "null"]), random.choice(["1", "2.5", "null"])
+        return "{{id: {}, customer: {}, price: {}}}".format(*values)
+
+    given = [row() for _ in range(8)]
+    removed, added = random.sample(given, 4), [row() for _ in range(4)]
+    tests = [
+        f"""
+  - name: t
+    model: {model}
+    given: [{{input: orders, rows: [{", ".join(given)}]}}]
+    changes: [{{input: orders, added: [{", ".join(added)}], removed: [{", ".join(removed)}]}}]
+    expect: {{rows: []}}"""
+        for model in ("totals", "pairs", "ranked")
+    ]
+    for result in run(f"unit_tests:{''.join(tests)}"):
+        assert result.error is None, result.error.render()
+        of_rows, followed = result.checks
+        # All rows are unexpected, so the view had some.
+        assert of_rows.difference
+        assert (followed.check, followed.difference.rows) == (Check.FOLLOWED, ())
 
 
 def test_a_view_that_does_not_follow_a_change_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tautochrone.model.names import NOW, TableName, Version, is_clock, label_of
 from tautochrone.project.graph import Graph
 from tautochrone.project.unit_test_files import parse_unit_tests
 from tautochrone.runtime.unit_tests.differences import RowValues
-from tautochrone.runtime.unit_tests.evaluation import Evaluation, StandIns
+from tautochrone.runtime.unit_tests.evaluation import Evaluation
 from tautochrone.runtime.unit_tests.runner import Outcome, UnitTests
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.materialize import local_relation
@@ -109,9 +109,7 @@ def record(
     given = {table: _rows(session, table, names[table], conditions, limit) for table in inputs}
     tests = UnitTests(graph, base, model.catalog)
     local = {table: _in_session(tests.session, rows) for table, rows in given.items()}
-    evaluation = Evaluation(
-        graph, model.catalog, StandIns(graph, base, model.catalog), local, None, checkpoint.now
-    )
+    evaluation = Evaluation(graph, model.catalog, tests.stand_ins, local, None, checkpoint.now)
     test: dict[str, Any] = {"name": f"{model.table} at checkpoint {checkpoint.number}", "model": model.table}
     if graph.inputs(model).clocks:
         test["now"] = _at(tests.session, checkpoint.now)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -97,6 +98,7 @@ class UnitTests:
 
     Attributes:
         session: in which they run.
+        stand_ins: tables of that session.
 
     Args:
         graph: of the project, with its analysis session.
@@ -106,7 +108,7 @@ class UnitTests:
 
     def __init__(self, graph: Graph, base: SparkSession, catalog: str) -> None:
         self._graph, self._catalog = graph, catalog
-        self._stand_ins = StandIns(graph, base, catalog)
+        self.stand_ins = StandIns(graph, base, catalog)
         assert graph.analysis_session is not None
         self.session = graph.analysis_session
 
@@ -120,10 +122,10 @@ class UnitTests:
             try:
                 if test.refused is not None:
                     raise test.refused
-                _Run(self._graph, self._catalog, self.session, self._stand_ins, test, checks, notes).check()
+                _Run(self._graph, self._catalog, self.session, self.stand_ins, test, checks, notes).check()
             except TautochroneError as raised:
                 error = raised
-            except PySparkException as raised:
+            except (PySparkException, Py4JJavaError) as raised:
                 problem = problem_of(raised)
                 error = DefinitionError(
                     problem.error_class,
@@ -155,7 +157,6 @@ class _Run:
     checks: list[CheckedRows]
     notes: list[Reason]
     model: TableName = field(init=False)
-    schema: StructType = field(init=False)
 
     def check(self) -> None:
         """Compare everything that the test expects."""
@@ -165,7 +166,6 @@ class _Run:
 
     def _check(self) -> None:
         self.model = self._model()
-        self.schema = self._columns()
         now = time.time_ns() // 1000
         if self.test.now is not None:
             with self._zone():
@@ -177,11 +177,11 @@ class _Run:
         sides = [each.result(self.model) for each in (before, after) if each is not None]
         compared = self._compared(expected, sides)
         followed = None
-        if self.graph.definitions.datasets[self.model].kind is DatasetKind.MATERIALIZED_VIEW and (
-            after is not None or any(each.difference for each in compared)
-        ):
+        is_wrong = any(each.difference for each in compared)
+        if self._is_materialized_view and (after is not None or is_wrong):
             followed = FollowedView(self.model, self._flow, before, after or before)
             if followed.breaks_ties:
+                # What a refresh would give.
                 sides = [followed.rows(side) for side in (CutSide.BEFORE, CutSide.AFTER)][: len(sides)]
                 compared = self._compared(expected, sides)
         self.checks += compared
@@ -191,6 +191,10 @@ class _Run:
     def _zone(self) -> AbstractContextManager[None]:
         """The settings of the model, whose time zone texts of timestamps have."""
         return session_settings(self.session, self._flow.flow.conf)
+
+    @property
+    def _is_materialized_view(self) -> bool:
+        return self.graph.definitions.datasets[self.model].kind is DatasetKind.MATERIALIZED_VIEW
 
     @property
     def _flow(self) -> ResolvedFlow:
@@ -211,9 +215,6 @@ class _Run:
                 hint=_nearest(str(written), known, "the datasets are"),
             )
         return name
-
-    def _columns(self) -> StructType:
-        return self.graph.schemas[self.model]
 
     def _inputs(self) -> list[TableName]:
         """All tables and views that the model is computed from, the nearest first."""
@@ -313,11 +314,11 @@ class _Run:
             Check.ADDED: self.test.expect_added,
             Check.REMOVED: self.test.expect_removed,
         }
-        expected = {}
+        expected, schema = {}, self._schema_of(self.model)
         for check, rows in sides.items():
             if rows is not None:
-                columns = columns_of(rows, self.schema, self.session) or None
-                expected[check] = self._typed(rows, self.schema, self.test.model.parts[-1], columns)
+                columns = columns_of(rows, schema, self.session) or None
+                expected[check] = self._typed(rows, schema, self.test.model.parts[-1], columns)
         return expected
 
     def _compared(self, expected: Mapping[Check, DataFrame], sides: Sequence[DataFrame]) -> list[CheckedRows]:
