@@ -138,6 +138,7 @@ def test_files_of_other_things_are_not_read(tmp_path: Path) -> None:
         (tmp_path / folder / "t.yaml").write_text(text)
     (tmp_path / "env/pyvenv.cfg").touch()
     (tmp_path / "other.yml").write_text("{{ no yaml")
+    (tmp_path / "dbt_project.yml").write_text("unit_tests: {shop: {+tags: a}}")
     tests = read_unit_tests(tmp_path, [tmp_path / "storage"])
     assert [str(test.location) for test in tests] == ["deep/er/t.yaml:1"]
 

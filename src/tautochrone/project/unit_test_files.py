@@ -167,6 +167,8 @@ class UnitTest:
 
 _SUFFIXES = (".yml", ".yaml")
 _KEY = "unit_tests"
+_SETTINGS_OF_DBT = "dbt_project.yml"
+"""There `unit_tests` are settings of tests."""
 _FIXTURE_FOLDERS = ("tests/fixtures", "fixtures")
 _TEST_KEYS = frozenset(
     {
@@ -242,7 +244,7 @@ def _files(root: Path, without: Sequence[Path]) -> Iterator[Path]:
             is_environment = (path / "pyvenv.cfg").exists() or path.name == "node_modules"
             if not (path.name.startswith(".") or is_environment or path in without):
                 yield from _files(path, without)
-        elif path.suffix in _SUFFIXES:
+        elif path.suffix in _SUFFIXES and path.name != _SETTINGS_OF_DBT:
             yield path
 
 
@@ -398,7 +400,7 @@ class _File:
     def _with_rows(self, test: UnitTest, fields: Mapping[str, yaml.Node]) -> UnitTest:
         for key, why in _REFUSED.items():
             if key in fields:
-                raise _not_supported(f"A unit test has {key}, and {why}", self._at(fields[key]))
+                raise _not_supported(f"{key}: {why}", self._at(fields[key]))
         added, removed = self._expected_change(fields.get("expect_change"))
         test = replace(
             test,
@@ -487,7 +489,7 @@ class _File:
         text, location = self._text(node, "the input", owner), self._at(node or owner)
         if text == THIS:
             raise _not_supported(
-                "The input this stands for rows that an incremental model of dbt has already", location
+                "the input this stands for rows that an incremental model of dbt has already", location
             )
         if matched := _REF.fullmatch(text):
             return InputName((matched["second"] or matched["first"],), location)
@@ -597,6 +599,7 @@ def _is_null(node: yaml.Node) -> bool:
 
 
 def _invalid(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
+    message = f"The unit tests of this file cannot be read: {message}"
     return DefinitionError("UNIT_TEST_INVALID", message, sqlstate="42601", location=str(location), hint=hint)
 
 
@@ -612,7 +615,7 @@ def _not_supported(message: str, location: SourceLocation) -> _RefusedTestError:
     return _RefusedTestError(
         DefinitionError(
             "UNIT_TEST_NOT_SUPPORTED",
-            message,
+            f"The unit test has a part without a meaning here: {message}",
             sqlstate="0A000",
             location=str(location),
             hint="Remove it from the test, or set enabled: false in its config.",

@@ -101,7 +101,7 @@ def microseconds(session: SparkSession, value: Scalar) -> int:
         except PySparkException as error:
             raise _invalid_error(value, f"{value.text} is no timestamp") from error
     if row is None or row["micros"] is None:
-        raise _invalid_error(value, "The time of a unit test is NULL")
+        raise _invalid_error(value, "the time of a unit test is NULL")
     return int(row["micros"])
 
 
@@ -157,7 +157,7 @@ class _Texts:
             sql = self._value(value, kind)
         except _RefusedError as refused:
             self.errors.append(
-                _invalid_error(refused.value, f"The column {field.name} of {self._owner} {refused.sentence}")
+                _invalid_error(refused.value, f"column {field.name} of {self._owner} {refused.sentence}")
             )
             sql = "NULL"
         return _Cell(sql, field.name, kind.simpleString(), value)
@@ -301,7 +301,7 @@ def _refused_values(
         except PySparkException:
             text = cell.value.text if isinstance(cell.value, Scalar) else "the value"
             sentence = (
-                f"The column {cell.column} of {owner} has the type {cell.kind}, and {text} is no such value"
+                f"column {cell.column} of {owner} has the type {cell.kind}, and {text} is no such value"
             )
             assert cell.value is not None
             errors.append(_invalid_error(cell.value, sentence))
@@ -323,7 +323,11 @@ def _query_error(rows: Rows, error: PySparkException) -> DefinitionError:
 
 def _invalid_error(value: Value, sentence: str) -> DefinitionError:
     return DefinitionError(
-        "UNIT_TEST_VALUE_INVALID", sentence, sqlstate="22018", location=str(value.location)
+        "UNIT_TEST_VALUE_INVALID",
+        f"A value does not fit: {sentence}",
+        sqlstate="22018",
+        location=str(value.location),
+        hint="Write it as Spark's CAST to this type takes it, or leave it out for NULL.",
     )
 
 
