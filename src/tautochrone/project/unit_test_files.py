@@ -599,8 +599,13 @@ def _is_null(node: yaml.Node) -> bool:
 
 
 def _invalid(message: str, location: SourceLocation, hint: str | None = None) -> DefinitionError:
-    message = f"The unit tests of this file cannot be read: {message}"
-    return DefinitionError("UNIT_TEST_INVALID", message, sqlstate="42601", location=str(location), hint=hint)
+    return DefinitionError(
+        "UNIT_TEST_INVALID",
+        f"The unit tests of this file cannot be read: {message}",
+        sqlstate="42601",
+        location=str(location),
+        hint=hint,
+    )
 
 
 class _RefusedTestError(Exception):
