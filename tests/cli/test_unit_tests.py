@@ -118,6 +118,14 @@ def test_json_and_names(taut: Taut, capsys: pytest.CaptureFixture[str]) -> None:
     assert "[UNIT_TEST_NOT_FOUND]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [("--where", "x = 1"), ("sales", "--record", "sales")])
+def test_options_that_exclude_each_other(
+    taut: Taut, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    assert taut(*options) == 1
+    assert "[CONFLICTING_OPTIONS]" in capsys.readouterr().err
+
+
 def test_a_recorded_test_passes(taut: Taut, shop: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     shop.run()
     capsys.readouterr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line
-from tautochrone.errors import DefinitionError, QueryError
+from tautochrone.errors import DefinitionError, QueryError, SettingsError
 from tautochrone.model.reason import reason_fields
 
 if TYPE_CHECKING:
@@ -34,7 +35,12 @@ _LEASE_MS = 3_600_000
 
 
 def unit_tests(arguments: argparse.Namespace) -> int:
-    """Run the unit tests of the project: 1 if one fails. Or write a test of rows of a checkpoint."""
+    """Run the unit tests of the project: 1 if one fails. Or write a test of rows of a checkpoint.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
+    """
+    _check_options(arguments)
     if arguments.record is not None:
         return _record(arguments)
     from tautochrone.app.locate import locate
@@ -44,7 +50,9 @@ def unit_tests(arguments: argparse.Namespace) -> int:
     # What is wrong with the files is said before Spark starts.
     tests = _chosen(spec, settings, arguments.names)
     if not tests:
-        answer().write("no unit tests: write some below unit_tests in a YAML file beside the definitions\n")
+        sys.stderr.write("no unit tests: write some below unit_tests in a YAML file of the project\n")
+        if arguments.junit is not None:
+            _write_junit(Path(arguments.junit), [])
         return 0
     from tautochrone.app.launch import launch
 
@@ -67,6 +75,16 @@ def unit_tests(arguments: argparse.Namespace) -> int:
         counts = Counter(str(result.outcome) for result in results)
         answer().write(", ".join(f"{counts[str(o)]} {o}" for o in Outcome if counts[str(o)]) + "\n")
     return 0 if all(result.outcome is Outcome.PASSED for result in results) else _EXIT_FAILED
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    of_record = arguments.where or arguments.output or arguments.checkpoint is not None
+    if arguments.record is None and of_record:
+        raise SettingsError("CONFLICTING_OPTIONS", "--where, --checkpoint and --output need --record")
+    if arguments.record is not None and (arguments.names or arguments.junit or arguments.json):
+        raise SettingsError(
+            "CONFLICTING_OPTIONS", "--record takes no names of tests, no --junit and no --json"
+        )
 
 
 def _record(arguments: argparse.Namespace) -> int:
