@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from tautochrone.algebra.delta import Differentiator
 from tautochrone.algebra.nodes import CutSide, Scan, walk
 from tautochrone.algebra.rules import RULES
-from tautochrone.model.checkpoint import NodeRefresh
 from tautochrone.model.names import TableName, quoted
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.states import newest_of_runs, with_run_number
@@ -43,13 +42,11 @@ class FollowedChange:
     Attributes:
         before: the view's rows that its plan gives before the change, local.
         added, removed: rows of its change, local.
-        nodes: how each operator was refreshed.
     """
 
     before: DataFrame
     added: DataFrame
     removed: DataFrame
-    nodes: tuple[NodeRefresh, ...]
 
 
 @dataclass(slots=True)
@@ -104,14 +101,13 @@ class FollowedView:
         differentiator = Differentiator(engine, RULES, states=frozenset(self._states))
         change = differentiator.materialized_change(self.planned.view.plan, consolidated=True)
         before = self._local(without_flags(before, self.flow.flow.expectations))
-        nodes = tuple(dict.fromkeys(differentiator.nodes))
         if change.plan is None:
             nothing = before.limit(0)
-            return FollowedChange(before, self._local(nothing), self._local(nothing), nodes)
+            return FollowedChange(before, self._local(nothing), self._local(nothing))
         signed = self._local(engine.frame(change.plan).toDF(*names, _SIGN))
         rows = without_flags(signed, self.flow.flow.expectations)
         added, removed = (self._local(rows.where(f"{_SIGN} = {sign}").drop(_SIGN)) for sign in (1, -1))
-        return FollowedChange(before, added, removed, nodes)
+        return FollowedChange(before, added, removed)
 
     def _build(self) -> DataFrame:
         """The view's rows before the change; the states are computed with them."""
