@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tautochrone.runtime.unit_tests.differences import RowState, RowValues, difference, plain_value
@@ -18,18 +18,22 @@ VALUES = st.one_of(
     st.none(), st.integers(0, 3), st.sampled_from([0.0, -0.0, math.nan, 1.0, math.inf]), st.sampled_from("ab")
 )
 ROWS = st.lists(st.tuples(VALUES, VALUES), max_size=6)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 
 
 def rows(*values: tuple[Any, ...]) -> RowValues:
     return RowValues(("a", "b"), values)
 
 
+@patient
 @given(ROWS, st.randoms())
 def test_order_does_not_matter(values: list[tuple[Any, Any]], random: Any) -> None:
     shuffled = random.sample(values, len(values))
     assert not difference(rows(*values), rows(*shuffled))
 
 
+@patient
 @given(ROWS, ROWS)
 def test_the_numbers_of_rows_add_up(expected: list[tuple[Any, Any]], actual: list[tuple[Any, Any]]) -> None:
     compared = difference(rows(*expected), rows(*actual))
@@ -41,6 +45,7 @@ def test_the_numbers_of_rows_add_up(expected: list[tuple[Any, Any]], actual: lis
         assert (row.state is RowState.CHANGED) == bool(row.columns)
 
 
+@patient
 @given(ROWS, st.tuples(VALUES, VALUES))
 def test_a_row_more_is_noticed(values: list[tuple[Any, Any]], more: tuple[Any, Any]) -> None:
     assert [row.state for row in difference(rows(*values), rows(*values, more)).rows] == [RowState.UNEXPECTED]
