@@ -36,7 +36,7 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.registry import is_stream_leaf
 from tautochrone.spark.sources.stream_as_batch import over_rows
 
-__all__ = ["Evaluation", "StandIns", "empty_rows", "unsupported_error"]
+__all__ = ["Evaluation", "StandIns", "empty_rows", "schema_of", "unsupported_error"]
 
 _NAMESPACE = ("_tautochrone",)
 _NO_INPUTS = frozenset(
@@ -55,6 +55,15 @@ def unsupported_error(name: TableName, graph: Graph, why: str) -> DefinitionErro
         location=None if dataset is None else str(dataset.location),
         hint="Give its rows as an input, and test what reads it.",
     )
+
+
+def schema_of(graph: Graph, name: TableName) -> StructType:
+    """The columns of a dataset, a table of the lake, or a table of files."""
+    if name in graph.schemas:
+        return graph.schemas[name]
+    assert graph.analysis_session is not None
+    schema: StructType = graph.analysis_session.table(name.sql).schema
+    return schema
 
 
 def empty_rows(session: SparkSession, schema: StructType) -> DataFrame:
@@ -129,7 +138,7 @@ class Evaluation:
         if name not in self._computed:
             is_computed = name in self.graph.definitions.datasets and self._is_over_given(name, frozenset())
             self._computed[name] = (
-                self._compute(name) if is_computed else empty_rows(self.session, self.graph.schemas[name])
+                self._compute(name) if is_computed else empty_rows(self.session, schema_of(self.graph, name))
             )
         return self._computed[name]
 

@@ -27,7 +27,7 @@ from tautochrone.project.definitions import is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.unit_test_files import InputChange, InputName, Rows, UnitTest
 from tautochrone.runtime.unit_tests.differences import Difference, RowValues, difference, surplus
-from tautochrone.runtime.unit_tests.evaluation import Evaluation, StandIns, unsupported_error
+from tautochrone.runtime.unit_tests.evaluation import Evaluation, StandIns, schema_of, unsupported_error
 from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.typed_rows import columns_of, microseconds, typed_rows
 from tautochrone.spark.analysis.session_context import (
@@ -272,7 +272,7 @@ class _Run:
 
     def _schema_of(self, name: TableName | None) -> StructType:
         if name is not None:
-            return self.graph.schemas[name]
+            return schema_of(self.graph, name)
         flow = self._outside_flow()
         assert flow is not None
         frame = flow.flow.evaluate(self.session)
