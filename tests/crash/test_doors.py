@@ -31,6 +31,7 @@ ALLOWED = {
     ("project/spec.py", "write_text"): "`taut init` writes a sample before anything runs",
     ("project/spec.py", "mkdir"): "the same",
     ("cli/diff.py", "mkdir"): "where `taut diff` writes its answer",
+    ("cli/unit_tests.py", "mkdir"): "where `taut test` writes its answer",
     ("spark/session/java.py", "mkdir"): "set-up: the folder of the archive of classes",
     ("app/warm_up.py", "write_text"): "set-up: the project that the archive is from",
     ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",

@@ -76,6 +76,7 @@ def _parser() -> _Parser:
     _add_init(commands)
     _add_prepare(commands)
     _add_dry_run(commands)
+    _add_test(commands)
     _add_run(commands)
     _add_adopt(commands)
     _add_command(commands, "doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
@@ -158,6 +159,34 @@ def _add_dry_run(commands: Any) -> None:
     dry_run.add_argument(
         "--explain", metavar="NAME", help="show how a view will be refreshed: its plan, rule by rule"
     )
+
+
+def _add_test(commands: Any) -> None:
+    test = _add_command(
+        commands, "test", "run the unit tests of views: given rows, expected rows, without a lake", reads=True
+    )
+    test.epilog = "Exit status: 0 all tests pass; 1 one of them fails."
+    test.add_argument("names", nargs="*", metavar="VIEW", help="views, or names of tests (default: all)")
+    test.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
+    test.add_argument("--record", metavar="VIEW", help="write a test of rows of a checkpoint instead")
+    test.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="with --record: take the rows of inputs that meet this, or, as 'INPUT: CONDITION', those of one",
+    )
+    test.add_argument(
+        "--rows",
+        type=_count,
+        default=100,
+        metavar="N",
+        help="with --record: so many rows of an input at most (default 100)",
+    )
+    test.add_argument(
+        "--checkpoint", type=int, metavar="N", help="with --record: this checkpoint (default: the newest)"
+    )
+    test.add_argument("--output", metavar="FILE", help="with --record: write it into this new file")
 
 
 def _add_run(commands: Any) -> None:
@@ -506,6 +535,7 @@ COMMANDS = {
     "init": ("project", "init"),
     "prepare": ("project", "prepare"),
     "dry-run": ("project", "dry_run"),
+    "test": ("unit_tests", "unit_tests"),
     "run": ("run", "run"),
     "adopt": ("lake", "adopt"),
     "doctor": ("project", "doctor"),

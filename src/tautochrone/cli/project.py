@@ -35,6 +35,7 @@ Next steps:
   echo '{{"id": 4, "product": "tea", "price": 3.50}}' > orders/2.json
   taut run
   taut verify
+  taut test
 """
 
 

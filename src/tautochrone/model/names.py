@@ -38,6 +38,7 @@ __all__ = [
     "is_file_table",
     "is_same_source",
     "is_shadow_table",
+    "label_of",
     "quoted",
     "shadow_table",
     "time_zone_of",
@@ -181,6 +182,18 @@ def describe_input(name: TableName) -> str:
         return describe_files(name)
     shadow = _SHADOW.fullmatch(name.table) if name.namespace == _NAMESPACE else None
     return f"the {shadow[1].capitalize()} table {shadow[2]}" if shadow else str(name)
+
+
+def label_of(name: TableName) -> str | None:
+    """What a table of files, or a shadow table, is called after: the last part of the path; None for others.
+
+    >>> label_of(shadow_table("lake", "p", "delta", "/data/orders"))
+    'orders'
+    """
+    if is_file_table(name):
+        return name.table.removeprefix(_PREFIX).rsplit("__", 2)[0]
+    shadow = _SHADOW.fullmatch(name.table) if name.namespace == _NAMESPACE else None
+    return None if shadow is None else shadow[2]
 
 
 def is_same_source(first: TableName, second: TableName) -> bool:

@@ -300,6 +300,23 @@ FROM orders
 GROUP BY product;
 """
 
+_SALES_TEST = """\
+# Run by `taut test`, without a lake.
+unit_tests:
+  - name: orders are summed up by product
+    model: sales
+    given:
+      - input: ref('orders')
+        rows:
+          - {product: tea, price: 3.50}
+          - {product: tea, price: 3.00}
+          - {product: coffee, price: 4.20}
+    expect:
+      rows:
+        - {product: tea, sold: 2, revenue: 6.50}
+        - {product: coffee, sold: 1, revenue: 4.20}
+"""
+
 _FIRST_ORDERS = """\
 {"id": 1, "product": "tea", "price": 3.50}
 {"id": 2, "product": "coffee", "price": 4.20}
@@ -330,12 +347,13 @@ def init_project(folder: Path, name: str) -> Path:
             location=str(project),
         )
     storage = project / "pipeline-storage"
-    for part in (storage, project / "transformations", project / "orders"):
+    for part in (storage, project / "transformations", project / "unit_tests", project / "orders"):
         part.mkdir(parents=True)
     files = {
         "spark-pipeline.yml": _SPEC.format(name=name, storage=storage.name),
         "transformations/orders.py": _ORDERS,
         "transformations/sales.sql": _SALES,
+        "unit_tests/sales.yml": _SALES_TEST,
         "orders/1.json": _FIRST_ORDERS,
         "tautochrone.toml": _SETTINGS,
     }

@@ -177,10 +177,15 @@ class EmptyCatalog:
 
     A graph is resolved in it before anything is built. Nothing is written to storage: the tables are metadata
     in memory and exist as long as the session.
+
+    Args:
+        base: of which the session is made.
+        catalog: the lake catalog's name in Spark.
+        session: an `empty_session` to create tables in, instead of a new one.
     """
 
-    def __init__(self, base: SparkSession, catalog: str) -> None:
-        self.session = empty_session(base, catalog)
+    def __init__(self, base: SparkSession, catalog: str, session: SparkSession | None = None) -> None:
+        self.session = session or empty_session(base, catalog)
         self.catalog = catalog
         self._namespaces: set[tuple[str, ...]] = set()
         self.tables: dict[TableName, StructType] = {}

@@ -69,6 +69,7 @@ __all__ = [
     "lacks_key_or_sequence",
     "merge_of",
     "merged_events",
+    "merged_rows",
     "rows_of_all_events",
 ]
 
@@ -230,6 +231,19 @@ def rows_of_all_events(
         for flow in flows
         for rows in (inputs[input_of(flow)],)
     ]
+    return merged_rows(flows, parts, schema, dataset)
+
+
+def merged_rows(
+    flows: Sequence[ResolvedFlow], parts: Sequence[DataFrame], schema: StructType, dataset: Dataset
+) -> DataFrame:
+    """The rows of a table if these events are merged at once.
+
+    Args:
+        parts: the events of each flow, as its query gives them.
+        schema: the table's.
+        dataset: the table.
+    """
     table, location = dataset.name, str(dataset.location)
     events = aligned_events(parts, schema, table, position_restarts(dataset.properties, location))
     merge = merge_of(flows, schema, events.schema, location)

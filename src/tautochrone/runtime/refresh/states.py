@@ -31,7 +31,7 @@ from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.jvm.driver_calls import select_expressions, with_names
 from tautochrone.spark.translate.lowering_context import RowFilter
 
-__all__ = ["RUN", "STATE_NAMESPACE", "StateLayout", "States"]
+__all__ = ["RUN", "STATE_NAMESPACE", "StateLayout", "States", "newest_of_runs", "with_run_number"]
 
 STATE_NAMESPACE = ("_tautochrone",)
 
@@ -137,12 +137,7 @@ class States:
 
     def newest(self, number: int, stored: DataFrame) -> DataFrame:
         """Of the rows of a state's log the newest of each key."""
-        layout = self.layouts[number]
-        if layout.is_buffer:
-            return stored.select(*layout.columns_without_run)
-        newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
-        grouped = stored.groupBy(*layout.keys).agg(newest)
-        return select_expressions(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
+        return newest_of_runs(self.layouts[number], stored)
 
     def log(self, number: int) -> DataFrame:
         """The rows of a state's log at the fork."""
@@ -174,7 +169,7 @@ class States:
         table = self._create(number, commit_metadata)
         fork = table.fork()
         return self._replace(
-            layout, table, fork, self._with_run_number(layout, rows, _next_run(fork)), commit_metadata
+            layout, table, fork, with_run_number(layout, rows, _next_run(fork)), commit_metadata
         )
 
     def widen(self, number: int, commit_metadata: CommitMetadata) -> None:
@@ -229,7 +224,7 @@ class States:
             table.roll_back(version, _with_run(layout, commit_metadata, _last_run(fork, metadata), runs))
             fork = table.fork()
         run, runs = _next_run(fork), _runs(fork)
-        rows = self._with_run_number(layout, frame, run)
+        rows = with_run_number(layout, frame, run)
         if layout.is_buffer:
             return self._replace(layout, table, fork, rows, commit_metadata, local=local)
         if runs >= limits.MAX_STATE_RUNS:
@@ -290,18 +285,6 @@ class States:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _with_run_number(self, layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
-        """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
-        plan, count = analyzed_plan(frame), -1 if layout.is_buffer else len(layout.keys)
-        if kind(plan) == "LocalRelation":
-            return rows_of_run(frame.sparkSession, plan, (*layout.columns_without_run, RUN), run, count)
-        texts = list(layout.columns_without_run)
-        if not layout.is_buffer:
-            texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
-        return select_expressions(
-            with_names(frame, layout.columns_without_run), [*texts, f"CAST({run} AS BIGINT) AS {RUN}"]
-        )
-
     def _name(self, number: int) -> TableName:
         parts = "__".join((*self.view.namespace, self.view.table))
         return TableName(self.view.catalog, STATE_NAMESPACE, f"{parts}__{number}")
@@ -325,6 +308,28 @@ class States:
             nothing = self.base.createDataFrame([], schema)
             table.redefine(table.fork(), definition, nothing, commit_metadata)
         return table
+
+
+def newest_of_runs(layout: StateLayout, log: DataFrame) -> DataFrame:
+    """Of the rows of a state's log the newest of each key."""
+    if layout.is_buffer:
+        return log.select(*layout.columns_without_run)
+    newest = sf.expr(f"max_by(struct({', '.join(layout.values)}), {RUN}) AS newest")
+    grouped = log.groupBy(*layout.keys).agg(newest)
+    return select_expressions(grouped, [*layout.keys, *(f"newest.{value}" for value in layout.values)])
+
+
+def with_run_number(layout: StateLayout, frame: DataFrame, run: int) -> DataFrame:
+    """Rows of a state with the number of their run; a group that is gone counts 0 rows."""
+    plan, count = analyzed_plan(frame), -1 if layout.is_buffer else len(layout.keys)
+    if kind(plan) == "LocalRelation":
+        return rows_of_run(frame.sparkSession, plan, (*layout.columns_without_run, RUN), run, count)
+    texts = list(layout.columns_without_run)
+    if not layout.is_buffer:
+        texts[count] = f"coalesce({texts[count]}, 0L) AS {texts[count]}"
+    return select_expressions(
+        with_names(frame, layout.columns_without_run), [*texts, f"CAST({run} AS BIGINT) AS {RUN}"]
+    )
 
 
 def _with_run(layout: StateLayout, commit_metadata: CommitMetadata, run: int, runs: int) -> CommitMetadata:

@@ -35,7 +35,7 @@ from tautochrone.spark.analysis.session_context import set_active_session
 from tautochrone.spark.execute.repeated_plans import RepeatedPlans
 from tautochrone.spark.translate.from_catalyst import View, plan_of
 
-__all__ = ["Planned", "Plans", "RefreshPreview", "preview", "refusal"]
+__all__ = ["Planned", "Plans", "RefreshPreview", "preview", "refusal", "with_state_layouts"]
 
 _FORMAT = 2
 """Must be raised when this release would misread stored states: then every state is built anew."""
@@ -71,7 +71,7 @@ class Planned:
     repeated: RepeatedPlans = field(default_factory=RepeatedPlans, compare=False)
 
 
-def _with_state_layouts(view: View) -> Planned:
+def with_state_layouts(view: View) -> Planned:
     """Lay out every state of a plan whose types a table can hold."""
     all_layouts = {node.number: _layout(view, node) for node in stateful_nodes(view.plan)}
     layouts = {number: layout for number, layout in sorted(all_layouts.items()) if layout is not None}
@@ -168,7 +168,7 @@ class Plans:
         if flow.deterministic_reason == UNSTABLE_FUNCTION:
             # The rows that are stored have the constants of another run.
             plan = replace(plan, obstacles=(*plan.obstacles, UNSTABLE_FUNCTION))
-        return _with_state_layouts(plan)
+        return with_state_layouts(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

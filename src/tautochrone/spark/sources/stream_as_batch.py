@@ -1,4 +1,5 @@
-"""A streaming query as a batch query, over given rows or over given records of its source.
+"""A query over other rows than those of its inputs: a streaming query as a batch query, over given rows or
+over given records of its source; and any query over rows that stand for its tables.
 
 Spark passes on a batch of a stream as a whole: when its query fails, the error does not say on which record.
 So the same analyzed plan runs over records that are read again by their offsets.
@@ -6,6 +7,7 @@ So the same analyzed plan runs over records that are read again by their offsets
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -14,11 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model.source import Unsupported
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, determinism, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
-from tautochrone.spark.jvm.catalyst import Catalyst, cached_packages, items, kind, walk_with_subqueries
+from tautochrone.spark.jvm.catalyst import (
+    Catalyst,
+    cached_packages,
+    items,
+    kind,
+    start_callback_server,
+    transformed,
+    walk_with_subqueries,
+)
 from tautochrone.spark.sources.registry import is_stream_leaf, sources_of
 from tautochrone.spark.sources.spark_source import STREAM_LEAVES, RecordReader
 
-__all__ = ["FlowReplay", "flow_replay", "renamed", "stream_as_batch"]
+__all__ = ["FlowReplay", "flow_replay", "over_rows", "renamed", "stream_as_batch"]
 
 
 def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) -> DataFrame:
@@ -36,6 +46,27 @@ def stream_as_batch(session: SparkSession, plan: JavaObject, rows: DataFrame) ->
     return dataframe_of_plan(session, replace_leaves(session, plan, leaf))
 
 
+def over_rows(frame: DataFrame, rows_of: Callable[[JavaObject], DataFrame | None]) -> DataFrame:
+    """A query, also a stream, over rows that stand for its inputs, in subqueries too.
+
+    Args:
+        frame: the query.
+        rows_of: gives the rows for a leaf of its analyzed plan, with the leaf's columns by name, and perhaps
+            others; None leaves it as it is.
+
+    Raises:
+        KeyError: the rows lack a column of the leaf.
+    """
+    session = frame.sparkSession
+
+    def leaf(node: JavaObject) -> JavaObject:
+        rows = None if node.children().size() else rows_of(node)
+        return node if rows is None else renamed(session, node, analyzed_plan(rows))
+
+    start_callback_server(session)
+    return dataframe_of_plan(session, transformed(analyzed_plan(frame).transformUpWithSubqueries, leaf))
+
+
 def renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> JavaObject:
     """The rows with the attributes that the source has in the plan."""
     jvm: Any = cached_packages(session._jvm)  # noqa: SLF001
@@ -49,7 +80,7 @@ def renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> Java
     no_names = scala_seq(session, [])
     renamed = [
         catalyst.expressions.Alias(
-            columns[str(column.name())],
+            _typed(session, columns[str(column.name())], column.dataType()),
             column.name(),
             column.exprId(),
             column.qualifier(),
@@ -59,6 +90,13 @@ def renamed(session: SparkSession, source: JavaObject, rows: JavaObject) -> Java
         for column in items(source.output())
     ]
     return catalyst.plans.logical.Project(scala_seq(session, renamed), rows)
+
+
+def _typed(session: SparkSession, value: JavaObject, data_type: JavaObject) -> JavaObject:
+    """The value with a type; the lake stores bytes and shorts as int."""
+    if value.dataType().asNullable().equals(data_type.asNullable()):
+        return value
+    return Catalyst(session).cast(value, data_type)
 
 
 _ROW_BY_ROW = frozenset(
