@@ -94,6 +94,7 @@ def _parser() -> _Parser:
     _add_config(commands)
     _add_support_bundle(commands)
     _add_maintain(commands)
+    _add_drop(commands)
     _add_relocate(commands)
     _add_revise(commands)
     parser.commands = commands.choices
@@ -463,6 +464,23 @@ def _add_maintain(commands: Any) -> None:
     add_ownership(maintain)
 
 
+def _add_drop(commands: Any) -> None:
+    drop = _add_command(
+        commands, "drop", "remove datasets that left the project, with all that is theirs", reads=True
+    )
+    drop.add_argument(
+        "names", nargs="+", metavar="TABLE", help="datasets that no definition file has any more"
+    )
+    drop.add_argument("--dry-run", action="store_true", help="list what goes, with sizes, and change nothing")
+    drop.add_argument("--yes", action="store_true", help="do it without asking")
+    drop.add_argument(
+        "--keep-table",
+        action="store_true",
+        help="leave the tables of the lake, as tables that belong to no pipeline",
+    )
+    add_ownership(drop)
+
+
 def _add_relocate(commands: Any) -> None:
     relocate = _add_command(
         commands, "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
@@ -520,6 +538,7 @@ COMMANDS = {
     "token": ("metaservice", "token"),
     "transactions": ("metaservice", "transactions"),
     "maintain": ("lake", "maintain"),
+    "drop": ("lake", "drop"),
     "relocate": ("lake", "relocate"),
     "revise": ("lake", "revise"),
     "support-bundle": ("project", "support_bundle"),
