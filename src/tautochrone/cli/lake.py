@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import check_not_running, names_of, options_of, ownership_of
-from tautochrone.cli.output import json_events, plain_listener, table
+from tautochrone.cli.output import json_events, plain_listener, show, table
 from tautochrone.errors import SettingsError
 from tautochrone.model import events
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tautochrone.runtime.dataset_changes.drop import DropPlan
     from tautochrone.runtime.job.job import Job
 
-__all__ = ["adopt", "drop", "maintain", "relocate", "revise"]
+__all__ = ["adopt", "drop", "maintain", "relocate", "rename", "revise"]
 
 
 # -- taut adopt ---------------------------------------------------------------------------------------
@@ -142,6 +142,33 @@ def drop(arguments: argparse.Namespace) -> int:
             sys.stderr.write("nothing was changed\n")
             return 0
         drop(job, plan)
+    return 0
+
+
+def rename(arguments: argparse.Namespace) -> int:
+    """Let a dataset go on under the new name of its definition."""
+    from tautochrone.app.locate import locate
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.dataset_changes.rename import rename, survey
+
+    emit = plain_listener(arguments)
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if not arguments.dry_run:
+        check_not_running(located[1], ownership, emit)
+    with Project(options, emit, short_lived=True, located=located) as project:
+        job = project.job()
+        job.ownership = ownership
+        plan = survey(job, arguments.old, arguments.new, project.graphs_of_rename)
+        if arguments.dry_run:
+            rows = [(old, new) for old, new in sorted(plan.tables.items())]
+            show(
+                ({"table": str(old), "renamed_to": str(new)} for old, new in rows),
+                ("table", "renamed_to"),
+                as_json=arguments.json,
+            )
+            return 0
+        rename(job, plan)
     return 0
 
 

@@ -83,10 +83,14 @@ class World:
         assert strike is None or effects.struck, f"{strike} was not reached: {effects.seen}"
         return effects
 
-    def left_of(self, *names: str) -> list[str]:
-        """Where a dataset is named or has files."""
+    def left_of(self, *names: str, files_stay: bool = False) -> list[str]:
+        """Where a dataset is named or has files. With `files_stay` those of its table do not count."""
         left = [str(each) for each in self.tables() if _names(each.table, names)]
-        left += [str(path) for path in (self.folder / "storage").rglob("*") if _names(path.name, names)]
+        left += [
+            str(path)
+            for path in (self.folder / "storage").rglob("*")
+            if _names(path.name, names) and not (files_stay and "warehouse" in path.parts)
+        ]
         return left + self.rows_of(str(table(name)) for name in names)
 
     def tables(self) -> Iterable[TableName]:
@@ -96,13 +100,15 @@ class World:
     def rows_of(self, names: Iterable[str]) -> list[str]:
         """The rows of the store that have one of the names in any column, as texts."""
         engine = create_engine(self.pipeline.settings.meta_url)
-        wanted, rows = [*names], []
+        shown_names, rows = [*names], []
         try:
             with engine.connect() as connection:
                 for each in inspect(engine).get_table_names():
                     for row in connection.execute(text(f'SELECT * FROM "{each}"')):
                         shown = f"{each}: {row}"
-                        rows += [shown for name in wanted if f"'{name}'" in shown or f'"{name}"' in shown]
+                        rows += [
+                            shown for name in shown_names if f"'{name}'" in shown or f'"{name}"' in shown
+                        ]
         finally:
             engine.dispose()
         return rows

@@ -110,10 +110,12 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
         )
     chain = history(loaded.metadata, version)
     merged: CommitMetadata | None = None
+    newest = loaded.commit_metadata
+    former_names = {} if newest is None else newest.former_names
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
-        merged = merged if commit_metadata is None else carry_forward(merged, commit_metadata)
-    newest = loaded.commit_metadata
+        if commit_metadata is not None:
+            merged = carry_forward(merged, commit_metadata.with_current_names(former_names))
     unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
     if unknown and chain[-1].parent is not None:
         raise HistoryLostError(
@@ -135,6 +137,8 @@ def companions_at(
     """
     snapshots = {str(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
     companions: dict[TableName, set[Version]] = {}
+    newest = decode((metadata.get("properties") or {}).get(COMMIT_METADATA_KEY))
+    former_names = {} if newest is None else newest.former_names
     for version in versions:
         current = snapshots.get(version)
         commit_metadata = None
@@ -143,7 +147,8 @@ def companions_at(
             commit_metadata = decode(current.get("summary", {}).get(COMMIT_METADATA_KEY))
             current = snapshots.get(str(current.get("parent-snapshot-id")))
         for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
-            companions.setdefault(TableName.parse(name), set()).add(Version(companion))
+            current_name = TableName.parse(former_names.get(name, name))
+            companions.setdefault(current_name, set()).add(Version(companion))
     return {name: frozenset(versions_of_companion) for name, versions_of_companion in companions.items()}
 
 

@@ -170,6 +170,7 @@ class IcebergLake:
         removal.require_renaming(self._iceberg)
 
     def rename(self, stored: StoredTable, new: TableName) -> None:
+        self._ensure_namespace(self._iceberg.catalog(), self._iceberg.identifier(new))
         removal.rename(self._iceberg, self._effects, stored, new)
 
     def adoptable(self, name: TableName) -> IcebergAdoptable:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tautochrone.model.events.base import Event, dataset_line, done_or_planned
+from tautochrone.model.events.base import Event, dataset_line, done_or_planned, short
 from tautochrone.model.reason import Reason
 from tautochrone.model.revision import RevisedTable
 
 __all__ = [
     "Adopted",
     "DatasetDropped",
+    "DatasetRenamed",
     "DropPart",
     "DropPartKind",
     "LakeAccepted",
@@ -240,3 +241,19 @@ class DatasetDropped(Event):
     def text(self) -> str:
         stays = "; its table stays, and belongs to no pipeline" if self.keeps_table else ""
         return dataset_line(self.dataset, f"dropped{stays}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRenamed(Event):
+    """A dataset goes on under the new name of its definition, with `tables` tables of the lake. `readers` are
+    tables of the project that read it, `others` what reads it by its former name and has to be changed."""
+
+    dataset: str
+    before: str
+    tables: int
+    readers: Sequence[str]
+    others: Sequence[str]
+
+    def text(self) -> str:
+        by_hand = f"; change what reads it besides: {', '.join(self.others)}" if self.others else ""
+        return dataset_line(self.dataset, f"was {short(self.before)}, and goes on{by_hand}")

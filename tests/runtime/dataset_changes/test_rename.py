@@ -1,0 +1,147 @@
+"""`taut rename`: rows, history and states go on under the new name, wherever the process dies."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.crash.faults import Strike
+from tests.runtime.commands import taut_in_process
+from tests.support.harness import Happened
+
+from tautochrone.model.effects import Step
+from tautochrone.runtime.dataset_changes.rename import rename, survey
+from tautochrone.runtime.job.job import Job
+
+from .world import World, table
+
+pytestmark = pytest.mark.spark
+
+
+def taut(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return taut_in_process(world.folder, world.pipeline.session, *arguments)
+
+
+def check_goes_on(world: World, name: str, above: str, happened: Happened) -> None:
+    """Nothing was read or computed again: the view over it follows two new rows."""
+    refresh = happened.refresh(above)
+    assert refresh["mode"] == "incremental", refresh
+    assert world.pipeline.query(f"SELECT count(*) FROM {name}") == [(world.rows,)]
+    assert world.pipeline.query(f"SELECT sum(n) FROM {above}") == [(world.rows,)]
+    world.pipeline.verify()
+
+
+def test_a_stream_and_a_view_go_on_under_new_names(world: World) -> None:
+    world.define("events", "totals<-events")
+    for _ in range(2):
+        world.run()
+        world.add()
+    refreshes = world.pipeline.job.store.history.refreshes(table("totals"))
+    world.define("orders", "totals<-orders")
+    listed = taut(world, "rename", "events", "orders", "--dry-run")
+    assert "lake.default.orders" in listed.stdout, listed.stderr
+    done = taut(world, "rename", "events", "orders")
+    assert done.returncode == 0, done.stderr
+    check_goes_on(world, "orders", "totals", world.run())
+    assert world.left_of("events", files_stay=True) == []
+    # Older checkpoints show it under its new name.
+    assert world.pipeline.query("SELECT count(*) FROM orders", checkpoint=1) == [(2,)]
+    world.define("orders", "sums<-orders")
+    done = taut(world, "rename", "totals", "sums")
+    assert done.returncode == 0, done.stderr
+    assert world.left_of("totals", files_stay=True) == []
+    assert len(world.pipeline.job.store.history.refreshes(table("sums"))) == len(refreshes) + 1
+    world.add()
+    check_goes_on(world, "orders", "sums", world.run())
+    # A new dataset of the old name begins anew.
+    world.define("orders", "sums<-orders", "events")
+    world.add()
+    check_goes_on(world, "orders", "sums", world.run())
+    assert world.pipeline.query("SELECT count(*) FROM events") == [(world.rows,)]
+    # What the store knew is in the lake, too.
+    Path(world.pipeline.settings.meta_url.removeprefix("sqlite:///")).unlink()
+    world.add()
+    check_goes_on(world, "orders", "sums", world.run())
+    assert taut(world, "maintain").returncode == 0
+
+
+STEPS = [
+    Strike(step, when, "crash")
+    for step in (
+        Step.META_CHANGE,
+        Step.LAKE_RENAME,
+        Step.LAKE_COMMIT_METADATA,
+        Step.INGEST_RENAME,
+        Step.META_CHANGED,
+    )
+    for when in ("before", "after")
+]
+LOST = [Strike(step, "after", "lose") for step in (Step.META_CHANGE, Step.LAKE_RENAME, Step.INGEST_RENAME)]
+
+
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param([STEPS[1], STEPS[3], STEPS[4], STEPS[7], STEPS[8]], id="some steps"),
+        pytest.param(
+            [Strike(Step.META_TAKE_OVER, "after", "crash"), *STEPS[:2], *LOST, *STEPS[2:]],
+            id="all steps", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_rename_that_dies_is_completed(world: World, strikes: list[Strike]) -> None:
+    """The stream is renamed, which has folders; the view over it reads it under the new name."""
+
+    def rename_events(job: Job) -> None:
+        project = world.pipeline._project
+        assert project is not None
+        rename(job, survey(job, "events", "orders", project.graphs_of_rename))
+
+    world.define("events", "totals<-events")
+    world.run()
+    world.add()
+    world.define("orders", "totals<-orders")
+    for strike in strikes:
+        world.attempt(rename_events, strike)
+        if world.pipeline.job.store.datasets.pending_changes():
+            refused = taut(world, "run")
+            assert "DATASET_CHANGE_UNFINISHED" in refused.stderr
+            assert "taut rename default.events default.orders" in refused.stderr
+            assert "being renamed" in taut(world, "status").stdout
+    if table("events") in {change.dataset for change in world.pipeline.job.store.datasets.pending_changes()}:
+        world.attempt(rename_events)
+    check_goes_on(world, "orders", "totals", world.run())
+    assert world.left_of("events", files_stay=True) == []
+
+
+def test_a_rename_is_refused(world: World) -> None:
+    world.define("events", "totals<-events")
+    world.run()
+    before = world.pipeline.pointers()
+    refused = {
+        ("events", "orders"): "DATASET_NOT_FOUND",
+        ("totals", "events"): "DATASET_STILL_DEFINED",
+        ("nothing", "events"): "DATASET_NOT_FOUND",
+    }
+    for names, error_class in refused.items():
+        assert error_class in taut(world, "rename", *names).stderr
+    world.define("orders")
+    world.run()
+    built_anew = taut(world, "rename", "events", "orders")
+    assert "RENAME_TARGET_EXISTS" in built_anew.stderr
+    pointers = world.pipeline.pointers()
+    assert {name: pointers[name] for name in ("default.events", "default.totals")} == {
+        name: before[name] for name in ("default.events", "default.totals")
+    }
+
+
+def test_a_query_that_changed_otherwise_is_computed_anew(world: World) -> None:
+    world.define("events", "totals<-events")
+    world.run()
+    world.add()
+    world.define("orders", "totals<-orders WHERE id < 100")
+    assert taut(world, "rename", "events", "orders").returncode == 0
+    refresh = world.run().refresh("totals")
+    assert refresh["reason_code"] == "DEFINITION_CHANGED", refresh
+    world.pipeline.verify()
