@@ -207,6 +207,8 @@ ELSEWHERE: dict[Step, str] = {
     Step.LAKE_SHORTEN: "only logs with a retention take it: tests/sources/test_log_retention",
     Step.LAKE_FOLLOW: "only views over foreign tables take it: tests/foreign",
     Step.LAKE_ADOPT: "only `taut adopt` takes it: tests/adopt",
+    Step.SINK_DROP: "only `taut drop` takes it: tests/runtime/dataset_changes",
+    Step.SINK_RENAME: "only `taut rename` takes it: tests/runtime/dataset_changes",
     Step.META_CHANGE: "only `taut drop` and `taut rename` take it: tests/runtime/dataset_changes",
     Step.META_CHANGED: "only `taut drop` and `taut rename` take it: tests/runtime/dataset_changes",
     Step.LAKE_DROP: "only `taut drop` takes it: tests/runtime/dataset_changes",

@@ -103,6 +103,8 @@ class Step(StrEnum):
     SINK_COMMIT = "sink.commit"
     SINK_ABORT = "sink.abort"
     SINK_MAINTAIN = "sink.maintain"
+    SINK_DROP = "sink.drop"
+    SINK_RENAME = "sink.rename"
 
 
 class Effects(Protocol):

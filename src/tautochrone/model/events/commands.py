@@ -253,7 +253,12 @@ class DatasetRenamed(Event):
     tables: int
     readers: Sequence[str]
     others: Sequence[str]
+    sinks_with_both: Sequence[str] = ()
+    """Sinks that get all rows under the new name and keep what they have under the old one."""
 
     def text(self) -> str:
         by_hand = f"; change what reads it besides: {', '.join(self.others)}" if self.others else ""
+        if self.sinks_with_both:
+            names = ", ".join(self.sinks_with_both)
+            by_hand += f"; {names} get it anew, and keep what they have under the old name"
         return dataset_line(self.dataset, f"was {short(self.before)}, and goes on{by_hand}")

@@ -26,6 +26,8 @@ from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
 from tautochrone.runtime.dataset_changes.parts import companion_datasets, folders_of, states_of
 from tautochrone.runtime.job.job import Job
@@ -128,6 +130,7 @@ def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
         job.effects.perform(
             Step.INGEST_CLEAN, str(change.dataset), partial(_delete, Files(job.base), folders)
         )
+    drop_mirrors(job, change.dataset)
 
 
 def _delete(files: Files, folders: Sequence[str]) -> None:
@@ -245,6 +248,14 @@ def _parts(job: Job, change: DatasetChange) -> Iterator[events.DropPart]:
         )
     for folder in folders_of(job, change.dataset):
         yield events.DropPart(dataset=dataset, kind=events.DropPartKind.STREAM_FOLDER, name_of_part=folder)
+    for mirror in mirrors_of(job, change.dataset):
+        yield events.DropPart(
+            dataset=dataset,
+            kind=events.DropPartKind.MIRROR,
+            name_of_part=f"{mirror.name} of sink {mirror.sink}",
+            stays=not mirror.can_drop,
+            reason=None if mirror.can_drop else Reason.of(ReasonCode.SINK_CANNOT_DROP),
+        )
     yield events.DropPart(
         dataset=dataset, kind=events.DropPartKind.RECORDS, name_of_part="records of the store"
     )

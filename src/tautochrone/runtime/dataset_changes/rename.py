@@ -6,7 +6,7 @@
     4. give the table and its states in the catalog their new names
     5. per table that names the old ones in its commit metadata: one commit that names the new ones. A query
        in which only names changed is not computed anew
-    6. give the folders of its streams the new names
+    6. give the folders of its streams the new names, and what sinks have of it
     7. rename everything in the store, in one transaction; return the leases
 
 Before 3 nothing happened. After 3 each step may be repeated, and the next `taut rename` does them all.
@@ -28,6 +28,7 @@ from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph
+from tautochrone.runtime.dataset_changes.mirrors import mirrors_of, rename_mirrors
 from tautochrone.runtime.dataset_changes.owned_jobs import owned
 from tautochrone.runtime.dataset_changes.parts import companion_datasets, states_of
 from tautochrone.runtime.job.job import Job
@@ -51,6 +52,7 @@ class RenamePlan:
         flows: likewise flows that are called after their table.
         readers: tables of the project that read it, each with its job.
         others: who else reads it, and has to be changed by hand.
+        left: sinks that cannot rename what they have: they get all rows under the new name.
         fingerprints: by table of the project its definition as it was if only names changed, and as it is.
     """
 
@@ -59,6 +61,7 @@ class RenamePlan:
     flows: Mapping[str, str]
     readers: Mapping[TableName, str]
     others: tuple[str, ...]
+    left: tuple[str, ...]
     fingerprints: Mapping[TableName, tuple[str, str]]
 
     @property
@@ -107,6 +110,7 @@ def survey(job: Job, old_text: str, new_text: str, graphs: GraphsOfRename) -> Re
         flows=_flows(graph, old, new),
         readers=_readers(job, graph, datasets),
         others=job.store.datasets.readers(old, except_job=changes[0].job),
+        left=tuple(mirror.sink for mirror in mirrors_of(job, old) if not mirror.can_rename),
         fingerprints={
             name: (_fingerprint(before_graph, name), _fingerprint(graph, name)) for name in graph.order
         },
@@ -138,6 +142,8 @@ def rename(job: Job, plan: RenamePlan) -> None:
             _rewrite(job, reader, plan, journals[name])
         for change in plan.changes:
             _move_folders(job, change, plan.flows, journal)
+            assert change.renamed_to is not None
+            rename_mirrors(job, change.dataset, change.renamed_to)
         journal.record(Datasets.complete_changes, plan.flows)
     job.emit(
         events.DatasetRenamed(
@@ -146,6 +152,7 @@ def rename(job: Job, plan: RenamePlan) -> None:
             tables=len(plan.tables),
             readers=[str(reader) for reader in plan.readers],
             others=list(plan.others),
+            sinks_with_both=list(plan.left),
         )
     )
 
