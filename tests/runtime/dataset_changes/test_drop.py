@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 from tests.crash.faults import Strike
@@ -152,7 +151,7 @@ def test_a_store_that_does_not_know_the_table(world: World) -> None:
     world.define("events")
     world.run()
     world.define()
-    Path(world.pipeline.settings.meta_url.removeprefix("sqlite:///")).unlink()
+    world.lose_store()
     world.run()
     assert taut(world, "drop", "events", "--yes").returncode == 0
     assert world.left_of("events") == []

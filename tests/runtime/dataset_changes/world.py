@@ -83,6 +83,14 @@ class World:
         assert strike is None or effects.struck, f"{strike} was not reached: {effects.seen}"
         return effects
 
+    def lose_store(self) -> None:
+        """The store is gone: the next run fills a new one from the lake."""
+        self.pipeline.close()
+        self.pipeline._reader = None
+        store = Path(self.pipeline.settings.meta_url.removeprefix("sqlite:///"))
+        for file in store.parent.glob(f"{store.name}*"):
+            file.unlink()
+
     def left_of(self, *names: str, files_stay: bool = False) -> list[str]:
         """Where a dataset is named or has files. With `files_stay` those of its table do not count."""
         left = [str(each) for each in self.tables() if _names(each.table, names)]
