@@ -9,6 +9,7 @@ import pytest
 from tests.crash.faults import Strike
 from tests.runtime.commands import taut_in_process
 
+from tautochrone.app.health import _check_store
 from tautochrone.model.effects import Step
 from tautochrone.runtime.dataset_changes.drop import drop, survey
 from tautochrone.runtime.job.job import Job
@@ -84,6 +85,7 @@ def test_a_drop_that_dies_is_completed(world: World, strikes: list[Strike]) -> N
         decided = bool(world.pipeline.job.store.datasets.pending_changes())
         shown = taut(world, "status").stdout
         assert ("being dropped" in shown) is decided
+        assert ("is unfinished" in _check_store(world.pipeline.settings)) is decided
         if decided:
             # Nobody sees what is half gone, and other tables go on.
             assert table("events") not in world.pipeline.job.store.reads.resolve().versions

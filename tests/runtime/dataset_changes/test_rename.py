@@ -145,3 +145,21 @@ def test_a_query_that_changed_otherwise_is_computed_anew(world: World) -> None:
     refresh = world.run().refresh("totals")
     assert refresh["reason_code"] == "DEFINITION_CHANGED", refresh
     world.pipeline.verify()
+
+
+@pytest.mark.slow
+def test_a_revision_goes_back_behind_the_rename(world: World) -> None:
+    world.define("events", "totals<-events")
+    for _ in range(2):
+        world.run()
+        world.add()
+    world.define("orders", "sums<-orders")
+    assert taut(world, "rename", "events", "orders").returncode == 0
+    assert taut(world, "rename", "totals", "sums").returncode == 0
+    world.run()
+    revised = taut(world, "revise", "orders", "--to", "1", "--read-again", "--accept")
+    assert revised.returncode == 0, revised.stderr
+    world.run()
+    assert world.pipeline.query("SELECT count(*) FROM orders") == [(world.rows,)]
+    assert world.pipeline.query("SELECT sum(n) FROM sums") == [(world.rows,)]
+    world.pipeline.verify()

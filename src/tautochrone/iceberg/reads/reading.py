@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import HistoryLostError, LakeError
@@ -124,7 +124,7 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
             "are expired",
             hint="choose a later checkpoint, or clear the table with --full",
         )
-    return merged
+    return None if merged is None else replace(merged, former_names=former_names)
 
 
 def companions_at(

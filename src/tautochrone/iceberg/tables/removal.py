@@ -177,7 +177,9 @@ def _identity(iceberg: Iceberg, name: TableName) -> str | None:
 
 
 def _io_of(iceberg: Iceberg, name: TableName) -> Any:
-    """The FileIO that a table of this name would have. The transaction is never committed."""
+    """The FileIO that a table of this name has, or would have: the transaction is never committed."""
+    if iceberg.catalog().tableExists(iceberg.identifier(name)):
+        return load(iceberg, name).table.io()
     schema = iceberg.api.Schema(iceberg.jvm.java.util.ArrayList())
     return iceberg.catalog().buildTable(iceberg.identifier(name), schema).createTransaction().table().io()
 

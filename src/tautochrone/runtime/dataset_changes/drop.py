@@ -3,8 +3,8 @@
     1. survey: who still needs them, and what is theirs in lake, storage and sinks; nothing is written
     2. take over the job that wrote them, so that no run of it is alive
     3. decide, in one transaction of the store: from here on no checkpoint shows them
-    4. per table: take it out of the catalog, delete its files
-    5. delete the folders of their streams, and their tables in sinks
+    4. drop what sinks have of them
+    5. per table: take it out of the catalog, delete its files; then delete the folders of their streams
     6. forget them, in one transaction of the store; return the lease
 
 Before 3 nothing happened. After 3 each step may be repeated, and the next `taut drop` does them all. Until 6
@@ -115,6 +115,8 @@ def drop(job: Job, plan: DropPlan) -> None:
 
 
 def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
+    # A publication may name the files of the lake: it goes before them.
+    drop_mirrors(job, change.dataset)
     for stored in change.tables:
         # Nothing fences a drop in a catalog, so the owner asks whether it still is one.
         owner.journal.require()
@@ -130,7 +132,6 @@ def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
         job.effects.perform(
             Step.INGEST_CLEAN, str(change.dataset), partial(_delete, Files(job.base), folders)
         )
-    drop_mirrors(job, change.dataset)
 
 
 def _delete(files: Files, folders: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from tautochrone.errors import DefinitionError, LakeError, MetaError
 from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
-from tautochrone.model.dataset_change import DatasetChange
+from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph
@@ -34,7 +34,7 @@ from tautochrone.runtime.dataset_changes.parts import companion_datasets, states
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.reconcile_store import require_reconciled
-from tautochrone.runtime.refresh.states import state_prefix
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
 from tautochrone.runtime.streams.streams import folders_of_streams
 
 __all__ = ["RenamePlan", "rename", "survey"]
@@ -134,12 +134,13 @@ def rename(job: Job, plan: RenamePlan) -> None:
         journal.record(Datasets.decide_changes, plan.changes)
         for stored in (stored for change in plan.changes for stored in change.tables):
             journal.require()
-            job.lake.rename(stored, plan.tables.get(stored.table) or _renamed_state(stored.table, plan))
+            _rename_table(job, stored, plan.tables.get(stored.table) or _renamed_state(stored.table, plan))
         for change in plan.changes:
             assert change.renamed_to is not None
-            _rewrite(job, change.renamed_to, plan, journal)
+            _rewrite(job, change.renamed_to, plan, plan.names, journal)
+        tables = {str(old): str(new) for old, new in plan.tables.items()}
         for reader, name in plan.readers.items():
-            _rewrite(job, reader, plan, journals[name])
+            _rewrite(job, reader, plan, tables, journals[name])
         for change in plan.changes:
             _move_folders(job, change, plan.flows, journal)
             assert change.renamed_to is not None
@@ -302,7 +303,17 @@ def _renamed_state(state: TableName, plan: RenamePlan) -> TableName:
     raise LookupError(str(state))
 
 
-def _rewrite(job: Job, name: TableName, plan: RenamePlan, journal: Journal) -> None:
+def _rename_table(job: Job, stored: StoredTable, new: TableName) -> None:
+    if new.namespace == STATE_NAMESPACE and job.lake.exists(new):
+        leftover = job.lake.stored_table(new)
+        if leftover.identity != stored.identity:
+            # A state of a table that had the new name once: nobody reads it.
+            job.lake.drop(leftover)
+            job.lake.delete_files(leftover)
+    job.lake.rename(stored, new)
+
+
+def _rewrite(job: Job, name: TableName, plan: RenamePlan, names: Mapping[str, str], journal: Journal) -> None:
     """One commit by which the table's commit metadata names tables and flows as they are called now."""
     if not job.lake.exists(name):
         return
@@ -311,7 +322,7 @@ def _rewrite(job: Job, name: TableName, plan: RenamePlan, journal: Journal) -> N
     metadata = fork.commit_metadata
     if metadata is None:
         return
-    renamed = metadata.renamed(plan.names)
+    renamed = metadata.renamed(names)
     before, now = plan.fingerprints.get(name, ("", ""))
     if metadata.definition is not None and metadata.definition == before:
         renamed = replace(renamed, definition=now)
