@@ -22,11 +22,12 @@ from tests.support.mariadb import SINK_PASSWORD, is_installed, restart_server, s
 
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.sink import Intent, TransactionState
+from tautochrone.model.sink import DropsMirrors, Intent, Sink, TransactionState
 from tautochrone.sinks import examine_sink
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
-from tautochrone.testing.sink_conformance import begin, transaction
+from tautochrone.testing import sink_conformance as conformance
+from tautochrone.testing.sink_conformance import SinkBench, begin, transaction
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import ListRows
 
@@ -48,6 +49,16 @@ class TestMariadb(FewRefusals):
         bench = MariadbBench()
         yield bench
         bench.close()
+
+    def test_a_dropped_mirror_leaves_nothing(self, bench: SinkBench, sink: Sink) -> None:
+        assert isinstance(bench, MariadbBench)
+        assert isinstance(sink, DropsMirrors)
+        # Deliveries do without the right.
+        with pytest.raises(SinkError, match="DROP for `taut drop`"):
+            sink.drop_mirror(conformance.ORDERS)
+        assert sink.mirror_of(conformance.ORDERS)
+        bench.query(f"GRANT DROP ON {bench.database}.* TO sink@'%'")
+        super().test_a_dropped_mirror_leaves_nothing(bench, sink)
 
 
 class TestMariadbContents(SinkContentsConformance):

@@ -175,7 +175,7 @@ class MariaDBDatabase:
                     "MariaDB",
                     text,
                     needed="The user needs CREATE, ALTER, INDEX, CREATE TEMPORARY TABLES, SELECT, INSERT, "
-                    "UPDATE and DELETE on the database.",
+                    "UPDATE and DELETE on the database, and DROP for `taut drop`.",
                 ) from error
             is_cut = isinstance(error, OSError) or not code or code in _NOT_REACHABLE
             if is_cut or (code >= CR.CR_ERROR_FIRST and code <= CR.CR_ERROR_LAST):
