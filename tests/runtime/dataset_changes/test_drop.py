@@ -66,10 +66,21 @@ STEPS = [
 LOST = [Strike(step, "after", "lose") for step in (Step.META_CHANGE, Step.LAKE_DROP, Step.LAKE_DELETE)]
 
 
+def check_half_dropped(world: World) -> None:
+    """Nobody sees what is half gone, other tables go on, and the name is not given again."""
+    assert table("events") not in world.pipeline.job.store.reads.resolve().versions
+    world.define("events")
+    refused = taut(world, "run")
+    assert refused.returncode == 1
+    assert "DATASET_CHANGE_UNFINISHED" in refused.stderr
+    world.define()
+    world.run()
+
+
 @pytest.mark.parametrize(
     "strikes",
     [
-        pytest.param([STEPS[1], STEPS[3], STEPS[5], LOST[2], STEPS[7]], id="some steps"),
+        pytest.param([STEPS[1], STEPS[3], LOST[2]], id="some steps"),
         pytest.param(
             [Strike(Step.META_TAKE_OVER, "after", "crash"), *STEPS[:2], *LOST, *STEPS[2:]],
             id="all steps", marks=pytest.mark.slow,
@@ -80,21 +91,15 @@ def test_a_drop_that_dies_is_completed(world: World, strikes: list[Strike]) -> N
     world.define("events", "totals<-events")
     world.run()
     world.define()
+    was_decided = False
     for strike in strikes:
         world.attempt(drop_both, strike)
         decided = bool(world.pipeline.job.store.datasets.pending_changes())
-        shown = taut(world, "status").stdout
-        assert ("being dropped" in shown) is decided
+        assert ("being dropped" in taut(world, "status").stdout) is decided
         assert ("is unfinished" in _check_store(world.pipeline.settings)) is decided
-        if decided:
-            # Nobody sees what is half gone, and other tables go on.
-            assert table("events") not in world.pipeline.job.store.reads.resolve().versions
-            world.define("events")
-            refused = taut(world, "run")
-            assert refused.returncode == 1
-            assert "DATASET_CHANGE_UNFINISHED" in refused.stderr
-            world.define()
-        world.run()
+        if decided and not was_decided:
+            check_half_dropped(world)
+        was_decided = was_decided or decided
     if world.pipeline.job.store.datasets.pending_changes():
         # It is completed even where the name came back.
         world.define("events")
@@ -149,6 +154,7 @@ def test_the_table_stays_on_demand(world: World) -> None:
     assert "TABLE_ALREADY_EXISTS" in taut(world, "run").stderr
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_know_the_table(world: World) -> None:
     world.define("events")
     world.run()
@@ -159,6 +165,7 @@ def test_a_store_that_does_not_know_the_table(world: World) -> None:
     assert world.left_of("events") == []
 
 
+@pytest.mark.slow
 def test_an_open_checkpoint_is_finished_without_it(world: World) -> None:
     world.define("events", "totals<-events")
     world.run()
