@@ -216,7 +216,7 @@ def changed(store: Store, fence: Fence) -> None:
             DatasetChange(dataset=OUTSIDER, job="job"),
         ],
     )
-    store.datasets.complete_changes("job", fence, {"totals": "sums"})
+    store.datasets.complete_changes("job", fence, [VIEW, OUTSIDER], {"totals": "sums"})
 
 
 DETAILS = DatasetDetails(

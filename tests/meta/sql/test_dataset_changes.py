@@ -110,8 +110,8 @@ def test_a_drop_leaves_no_row(store: MetaStore) -> None:
     assert store.datasets.pending_changes() == (DROP,)
     assert OLD not in store.reads.published_versions(2)
     assert OLD not in store.checkpoints.get(CheckpointNumber(1)).roots
-    store.datasets.complete_changes("job", fence, {})
-    store.datasets.complete_changes("job", fence, {})
+    store.datasets.complete_changes("job", fence, [OLD], {})
+    store.datasets.complete_changes("job", fence, [OLD], {})
     assert store.datasets.pending_changes() == ()
     # An intent says what a transaction is about to do, a pin that is over and lineage what was so.
     assert naming(store, OLD) == ["dataset_details.column_lineage", "deliveries.intent", "pins.versions"]
@@ -122,8 +122,8 @@ def test_a_rename_leaves_no_row(store: MetaStore) -> None:
     fence = store.jobs.take_over("job")
     store.datasets.decide_changes("job", fence, [RENAME])
     assert OLD in store.reads.published_versions(2)
-    store.datasets.complete_changes("job", fence, {"old": "new"})
-    store.datasets.complete_changes("job", fence, {"old": "new"})
+    store.datasets.complete_changes("job", fence, [OLD], {"old": "new"})
+    store.datasets.complete_changes("job", fence, [OLD], {"old": "new"})
     assert naming(store, OLD) == []
     assert naming(store, NEW) == before
     assert store.reads.published_versions(1)[NEW] == Version("o1")
@@ -137,7 +137,7 @@ def test_names_of_changes_are_not_registered_meanwhile(store: MetaStore) -> None
     store.jobs.start_run("shop", "job", [DatasetEntry(MORE, "streaming table", "c")])
     with pytest.raises(MetaError, match=r"DATASET_CHANGE_UNFINISHED.*being dropped"):
         store.jobs.start_run("shop", "job", [ENTRY])
-    store.datasets.complete_changes("job", fence, {})
+    store.datasets.complete_changes("job", fence, [OLD], {})
     store.jobs.start_run("shop", "job", [ENTRY])
     store.datasets.decide_changes("job", fence, [RENAME])
     for entries in ([ENTRY], [DatasetEntry(NEW, "streaming table", "a")], []):
@@ -235,8 +235,17 @@ def test_reports_of_runs_are_renamed(store: MetaStore) -> None:
     )
     store.jobs.heartbeat("job", fence, report=report)
     store.datasets.decide_changes("job", fence, [RENAME])
-    store.datasets.complete_changes("job", fence, {"old": "new"})
+    store.datasets.complete_changes("job", fence, [OLD], {"old": "new"})
     renamed = store.jobs.report("job")
     assert renamed is not None
     assert renamed.captures.keys() == renamed.quarantines.keys() == {str(NEW)}
     assert renamed.flows["old"].dataset == str(NEW)
+
+
+def test_one_of_two_drops_is_completed(store: MetaStore) -> None:
+    fence = without_readers(store)
+    other = DatasetChange(dataset=VIEW, job="job")
+    store.datasets.decide_changes("job", fence, [DROP])
+    store.datasets.decide_changes("job", fence, [other])
+    store.datasets.complete_changes("job", fence, [OLD], {})
+    assert store.datasets.pending_changes() == (other,)

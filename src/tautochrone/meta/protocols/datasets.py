@@ -160,9 +160,11 @@ class Datasets(Protocol):
         """
 
     @writes(step=Step.META_CHANGED, subject="job")
-    def complete_changes(self, job: str, fence: Fence, flows: Mapping[str, str]) -> None:
-        """What is decided of the job's datasets is done in the lake: forget what was dropped, and record
-        under the new names what was renamed. Repeatable.
+    def complete_changes(
+        self, job: str, fence: Fence, datasets: Iterable[TableName], flows: Mapping[str, str]
+    ) -> None:
+        """What is decided of these datasets of the job is done in the lake: forget what was dropped, and
+        record under the new names what was renamed. Repeatable.
 
         Args:
             flows: the new names of flows that are called after a renamed table.

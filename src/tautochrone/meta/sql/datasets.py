@@ -120,11 +120,14 @@ class SqlDatasets(Repository):
                 intervals.retire(connection, job, name)
                 dataset_changes.hide_dataset(connection, name)
 
-    def complete_changes(self, job: str, fence: Fence, flows: Mapping[str, str]) -> None:
+    def complete_changes(
+        self, job: str, fence: Fence, datasets: Iterable[TableName], flows: Mapping[str, str]
+    ) -> None:
+        done = set(datasets)
         with self._fenced(job, fence) as connection:
             connection.execute(select(t.stores.c.last_number).with_for_update())
             for change in dataset_changes.pending_changes(connection):
-                if change.job != job:
+                if change.job != job or change.dataset not in done:
                     continue
                 if change.renamed_to is None:
                     dataset_changes.forget_dataset(connection, str(change.dataset))

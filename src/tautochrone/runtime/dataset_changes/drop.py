@@ -103,7 +103,7 @@ def drop(job: Job, plan: DropPlan) -> None:
             owner.journal.record(Datasets.decide_changes, changes)
             for change in changes:
                 _carry_out(job, owner, change)
-            owner.journal.record(Datasets.complete_changes, {})
+            owner.journal.record(Datasets.complete_changes, [change.dataset for change in changes], {})
         for change in changes:
             job.emit(
                 events.DatasetDropped(
@@ -207,8 +207,10 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
 
 def _require_unread(job: Job, dataset: TableName) -> None:
     """Refuse a table that this project reads, whatever the store knows of it."""
-    readers = [name for name in job.definitions.datasets if dataset in job.graph.inputs(name).tables]
-    locations = [str(job.definitions.datasets[name].location) for name in readers]
+    locations_by_name = {name: str(each.location) for name, each in job.definitions.datasets.items()}
+    locations_by_name |= {name: str(each.location) for name, each in job.definitions.sinks.items()}
+    readers = [name for name in locations_by_name if dataset in job.graph.inputs(name).tables]
+    locations = [locations_by_name[name] for name in readers]
     locations += [str(i.query.flow.location) for i in job.graph.invariants if dataset in i.tables]
     texts = [
         *map(str, readers),

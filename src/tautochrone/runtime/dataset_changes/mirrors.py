@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from tautochrone.errors import SinkError
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import DropsMirrors, RenamesMirrors, Sink
@@ -47,7 +48,7 @@ def mirrors_of(job: Job, table: TableName) -> list[Mirror]:
             if not isinstance(sink, DropsMirrors):
                 continue
             asked.add(declared.name)
-            name = sink.mirror_of(table)
+            name = _name_in(sink, table)
             if name is not None:
                 mirrors.append(Mirror(declared.name, name, True, isinstance(sink, RenamesMirrors)))
     for status in job.store.deliveries.sinks():
@@ -65,7 +66,7 @@ def drop_mirrors(job: Job, table: TableName) -> None:
     """
     for declared in _declared(job):
         with _opened(declared) as sink:
-            if isinstance(sink, DropsMirrors) and sink.mirror_of(table) is not None:
+            if isinstance(sink, DropsMirrors) and _name_in(sink, table) is not None:
                 sink.claim(job.lake_id or "")
                 job.effects.perform(Step.SINK_DROP, declared.name, partial(sink.drop_mirror, table))
 
@@ -78,9 +79,19 @@ def rename_mirrors(job: Job, old: TableName, new: TableName) -> None:
     """
     for declared in _declared(job):
         with _opened(declared) as sink:
-            if isinstance(sink, RenamesMirrors) and sink.mirror_of(old) is not None:
+            if isinstance(sink, RenamesMirrors) and _name_in(sink, old) is not None:
                 sink.claim(job.lake_id or "")
                 job.effects.perform(Step.SINK_RENAME, declared.name, partial(sink.rename_mirror, old, new))
+
+
+def _name_in(sink: DropsMirrors, table: TableName) -> str | None:
+    try:
+        return sink.mirror_of(table)
+    except SinkError as error:
+        if error.error_class != "SINK_NAME_TAKEN":
+            raise
+        # What has its name there is somebody else's.
+        return None
 
 
 def _declared(job: Job) -> Sequence[_Declared]:

@@ -145,7 +145,8 @@ def rename(job: Job, plan: RenamePlan) -> None:
             _move_folders(job, change, plan.flows, journal)
             assert change.renamed_to is not None
             rename_mirrors(job, change.dataset, change.renamed_to)
-        journal.record(Datasets.complete_changes, plan.flows)
+        renamed = [change.dataset for change in plan.changes]
+        journal.record(Datasets.complete_changes, renamed, plan.flows)
     job.emit(
         events.DatasetRenamed(
             dataset=str(plan.changes[0].renamed_to),
