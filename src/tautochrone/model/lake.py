@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -152,28 +152,6 @@ class CommitMetadata:
     shortened: tuple[str, ...] = ()
     revoked: tuple[tuple[int, int], ...] = ()
     former_names: Mapping[str, str] = field(default_factory=dict)
-
-    def renamed(self, names: Mapping[str, str]) -> CommitMetadata:
-        """The same with new names of tables and flows, which it remembers; itself if it has none of them."""
-        if not names.keys() & {*self.positions, *self.inputs, *self.companions, *self.former_names.values()}:
-            return self
-        known = {old: names.get(new, new) for old, new in self.former_names.items()}
-        former = {old: new for old, new in {**known, **names}.items() if old != new}
-        return replace(self.with_current_names(names), former_names=former)
-
-    def with_current_names(self, names: Mapping[str, str]) -> CommitMetadata:
-        """The same with the names that tables and flows have now.
-
-        >>> metadata = CommitMetadata(pipeline="p", job="p", fence=Fence(1), store="s", inputs={"old": "7"})
-        >>> metadata.with_current_names({"old": "new"}).inputs
-        {'new': '7'}
-        """
-        return replace(
-            self,
-            positions={names.get(flow, flow): position for flow, position in self.positions.items()},
-            inputs={names.get(name, name): version for name, version in self.inputs.items()},
-            companions={names.get(name, name): version for name, version in self.companions.items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from tautochrone.iceberg.reads.collected_change import collected_append, collect
 from tautochrone.iceberg.reads.data_files import appended_rows
 from tautochrone.iceberg.reads.version_files import IcebergVersionFiles
 from tautochrone.model.effects import Effects
+from tautochrone.model.former_names import with_current_names
 from tautochrone.model.lake import (
     AppendedRows,
     ChangeKind,
@@ -115,7 +116,7 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
         if commit_metadata is not None:
-            merged = carry_forward(merged, commit_metadata.with_current_names(former_names))
+            merged = carry_forward(merged, with_current_names(commit_metadata, former_names))
     unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
     if unknown and chain[-1].parent is not None:
         raise HistoryLostError(

@@ -42,18 +42,18 @@ def mirrors_of(job: Job, table: TableName) -> list[Mirror]:
         SinkError: a sink does not answer.
     """
     mirrors: list[Mirror] = []
-    asked: set[str] = set()
+    answering: set[str] = set()
     for declared in _declared(job):
         with _opened(declared) as sink:
             if not isinstance(sink, DropsMirrors):
                 continue
-            asked.add(declared.name)
+            answering.add(declared.name)
             name = _name_in(sink, table)
             if name is not None:
                 mirrors.append(Mirror(declared.name, name, True, isinstance(sink, RenamesMirrors)))
     for status in job.store.deliveries.sinks():
         shown = () if status.delivered is None else status.delivered.versions
-        if status.job == job.name and status.name not in asked and table in (*status.tables, *shown):
+        if status.job == job.name and status.name not in answering and table in (*status.tables, *shown):
             mirrors.append(Mirror(status.name, str(table), False, False))
     return mirrors
 

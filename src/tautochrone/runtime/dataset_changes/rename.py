@@ -26,6 +26,7 @@ from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.effects import Step
+from tautochrone.model.former_names import renamed
 from tautochrone.model.names import TableName
 from tautochrone.project.graph import Graph
 from tautochrone.runtime.dataset_changes.mirrors import mirrors_of, rename_mirrors
@@ -145,8 +146,8 @@ def rename(job: Job, plan: RenamePlan) -> None:
             _move_folders(job, change, plan.flows, journal)
             assert change.renamed_to is not None
             rename_mirrors(job, change.dataset, change.renamed_to)
-        renamed = [change.dataset for change in plan.changes]
-        journal.record(Datasets.complete_changes, renamed, plan.flows)
+        datasets = [change.dataset for change in plan.changes]
+        journal.record(Datasets.complete_changes, datasets, plan.flows)
     job.emit(
         events.DatasetRenamed(
             dataset=str(plan.changes[0].renamed_to),
@@ -323,13 +324,13 @@ def _rewrite(job: Job, name: TableName, plan: RenamePlan, names: Mapping[str, st
     metadata = fork.commit_metadata
     if metadata is None:
         return
-    renamed = metadata.renamed(names)
+    named = renamed(metadata, names)
     before, now = plan.fingerprints.get(name, ("", ""))
     if metadata.definition is not None and metadata.definition == before:
-        renamed = replace(renamed, definition=now)
-    if renamed != metadata:
+        named = replace(named, definition=now)
+    if named != metadata:
         # A reset replaces all that the older commit metadata says.
-        table.commit_metadata_only(fork, replace(renamed, fence=journal.fence, reset=True))
+        table.commit_metadata_only(fork, replace(named, fence=journal.fence, reset=True))
 
 
 def _move_folders(job: Job, change: DatasetChange, flows: Mapping[str, str], journal: Journal) -> None:

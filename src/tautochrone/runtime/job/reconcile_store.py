@@ -17,6 +17,7 @@ from tautochrone.meta import LakeVersion, Store, StoreRelation
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.effects import Step
+from tautochrone.model.former_names import with_current_names
 from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -199,7 +200,7 @@ def _history(table: LakeTable) -> list[LakeVersion]:
         LakeVersion(
             version=version,
             commit_metadata=_short(
-                None if commit_metadata is None else commit_metadata.with_current_names(former_names)
+                None if commit_metadata is None else with_current_names(commit_metadata, former_names)
             ),
             committed_at_ms=committed_at_ms,
         )
