@@ -191,20 +191,25 @@ class Project(Closeable):
         # Analysis decides the kind of some datasets.
         return graph.definitions, graph
 
-    def graphs_of_rename(self, old: TableName, new: TableName) -> tuple[Graph, Graph]:
-        """The project when the lake's table `old` is called `new`: with the fingerprints that its queries had
-        when they read `old`, and with those that they have now. Writes nothing.
+    def graphs_of_rename(self, names: Mapping[TableName, TableName]) -> tuple[Graph, Graph]:
+        """The project when tables of the lake get other names: with the fingerprints that its queries had
+        when they read the former ones, and with those that they have now. Writes nothing.
+
+        Args:
+            names: the new names by the former ones.
 
         Raises:
             DefinitionError: as of `analysed`.
         """
         definitions, catalog = self._loaded(()), self.settings.catalog.name
+        former = {new: old for old, new in names.items()}
 
         def schema(name: TableName) -> StructType | None:
             # A rename that died may have renamed the table already.
-            return (self._external_schema(old) if name == new else None) or self._external_schema(name)
+            before = self._external_schema(former[name]) if name in former else None
+            return before or self._external_schema(name)
 
-        before = analyse(definitions, self.base, catalog, schema, {new: old})
+        before = analyse(definitions, self.base, catalog, schema, former)
         return before, analyse(definitions, self.base, catalog, schema)
 
     def _loaded(self, full: Collection[str] | None) -> Definitions:

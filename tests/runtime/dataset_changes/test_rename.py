@@ -166,3 +166,43 @@ def test_a_revision_goes_back_behind_the_rename(world: World) -> None:
     assert world.pipeline.query("SELECT count(*) FROM orders") == [(world.rows,)]
     assert world.pipeline.query("SELECT sum(n) FROM sums") == [(world.rows,)]
     world.pipeline.verify()
+
+
+MERGED = """
+    from pyspark import pipelines as dp
+
+    @dp.view
+    def changes():
+        return spark.readStream.schema("id long, word string").json({folder!r})
+
+    dp.create_streaming_table({name!r})
+    dp.create_auto_cdc_flow(target={name!r}, source="changes", keys=["word"], sequence_by="id")
+"""
+
+
+@pytest.mark.slow
+def test_merged_change_events_go_on(world: World) -> None:
+    """With the table of the events beside it."""
+
+    def define(name: str) -> None:
+        world.pipeline.write("definitions/p.py", MERGED.format(name=name, folder=str(world.folder / "in")))
+        world.pipeline.reload()
+
+    define("words")
+    for _ in range(2):
+        world.run()
+        world.add()
+    beside = {each.table for each in world.tables() if each.table.startswith("words__")}
+    define("terms")
+    assert taut(world, "rename", "words", "terms").returncode == 0
+    assert world.left_of("words", *beside, files_stay=True) == []
+    happened = world.run()
+    assert happened.refresh("terms")["mode"] != "full", happened.refresh("terms")
+    assert world.pipeline.query("SELECT count(*), max(id) FROM terms") == [(3, world.rows - 1)]
+    assert {each.table for each in world.tables() if each.table.startswith("terms__")} == {
+        name.replace("words", "terms") for name in beside
+    }
+    world.pipeline.write("definitions/p.py", "")
+    world.define()
+    assert taut(world, "drop", "terms", "--yes").returncode == 0
+    assert world.left_of("terms", *(name.replace("words", "terms") for name in beside)) == []

@@ -40,7 +40,7 @@ from tautochrone.runtime.streams.streams import folders_of_streams
 
 __all__ = ["RenamePlan", "rename", "survey"]
 
-GraphsOfRename = Callable[[TableName, TableName], tuple[Graph, Graph]]
+GraphsOfRename = Callable[[Mapping[TableName, TableName]], tuple[Graph, Graph]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def survey(job: Job, old_text: str, new_text: str, graphs: GraphsOfRename) -> Re
     changes = tuple(
         pending.get(before) or _change(job, before, after, old) for before, after in datasets.items()
     )
-    before_graph, graph = graphs(old, new)
+    before_graph, graph = graphs(datasets)
     tables = dict(datasets)
     for before, after in datasets.items():
         tables |= _states(job, before, after)
