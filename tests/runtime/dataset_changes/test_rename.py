@@ -192,17 +192,17 @@ def test_merged_change_events_go_on(world: World) -> None:
     for _ in range(2):
         world.run()
         world.add()
-    beside = {each.table for each in world.tables() if each.table.startswith("words__")}
+    companions = {each.table for each in world.tables() if each.table.startswith("words__")}
     define("terms")
     assert taut(world, "rename", "words", "terms").returncode == 0
-    assert world.left_of("words", *beside, files_stay=True) == []
+    assert world.left_of("words", *companions, files_stay=True) == []
     happened = world.run()
     assert happened.refresh("terms")["mode"] != "full", happened.refresh("terms")
     assert world.pipeline.query("SELECT count(*), max(id) FROM terms") == [(3, world.rows - 1)]
     assert {each.table for each in world.tables() if each.table.startswith("terms__")} == {
-        name.replace("words", "terms") for name in beside
+        name.replace("words", "terms") for name in companions
     }
     world.pipeline.write("definitions/p.py", "")
     world.define()
     assert taut(world, "drop", "terms", "--yes").returncode == 0
-    assert world.left_of("terms", *(name.replace("words", "terms") for name in beside)) == []
+    assert world.left_of("terms", *(name.replace("words", "terms") for name in companions)) == []
