@@ -202,3 +202,10 @@ def test_merged_change_events_go_on(world: World) -> None:
     assert {each.table for each in world.tables() if each.table.startswith("terms__")} == {
         name.replace("words", "terms") for name in companions
     }
+    # A reader that stays open would keep its versions.
+    world.pipeline.reader.close()
+    world.pipeline._reader = None
+    world.pipeline.write("definitions/p.py", "")
+    world.define()
+    assert taut(world, "drop", "terms", "--yes").returncode == 0
+    assert world.left_of("terms", *(name.replace("words", "terms") for name in companions)) == []
