@@ -43,6 +43,7 @@ ALLOWED = {
     ("app/unchanged.py", "write_text"): "the same",
     ("app/storage.py", "rename"): "the storage's identity, as a step of whoever calls it",
     ("app/storage.py", "unlink"): "the same",
+    ("runtime/dataset_changes/rename.py", "rename"): "the lake's, which is a step; of folders, within one",
     ("traces.py", "mkdir"): "tracebacks for people: nothing reads them to go on",
     ("traces.py", "write_bytes"): "the same",
     ("traces.py", "rename"): "the same",

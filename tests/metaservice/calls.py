@@ -8,6 +8,7 @@ from typing import Any
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import BrokenInvariant, InvariantEntry, Refresh, RefreshMode, SourceTime
+from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -26,6 +27,7 @@ from tautochrone.model.source import SkippedFiles, SkipReason
 from tautochrone.model.transactions import CLIENT, TransactionChunk, TransactionOperation
 
 ROOT, VIEW, OUTSIDER = (TableName("lake", ("db",), name) for name in ("orders", "totals", "outsider"))
+RENAMED = TableName("lake", ("db",), "sums")
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
 TOPOLOGY = [
     DatasetEntry(ROOT, "streaming table", "a"),
@@ -40,7 +42,8 @@ READS = {
     "checkpoints.states",
     "checkpoints.unexpired", "checkpoints.versions_at", "datasets.details", "datasets.details_of_job",
     "datasets.registered", "datasets.retired", "datasets.lineage", "datasets.skipped_files",
-    "datasets.statuses",
+    "datasets.statuses", "datasets.job_of", "datasets.pending_changes", "datasets.readers",
+    "datasets.require_unused",
     "datasets.table_ids", "deliveries.sinks", "history.delays", "history.newest_refresh_id",
     "history.recent_refreshes", "history.refreshes", "history.refreshes_after", "history.refreshes_at",
     "history.timeline", "incarnation", "invariants.registered", "invariants.last_check", "jobs.registered",
@@ -204,6 +207,19 @@ def alarmed(store: Store, fence: Fence) -> int:
     return alarm.id
 
 
+def changed(store: Store, fence: Fence) -> None:
+    """The view gets another name, and the table is dropped."""
+    store.datasets.decide_changes(
+        "job",
+        fence,
+        [
+            DatasetChange(dataset=VIEW, job="job", renamed_to=RENAMED),
+            DatasetChange(dataset=OUTSIDER, job="job"),
+        ],
+    )
+    store.datasets.complete_changes("job", fence, [VIEW, OUTSIDER], {"totals": "sums"})
+
+
 DETAILS = DatasetDetails(
     dataset=VIEW, definition="b", location="a.sql:1", text="SELECT 1", columns=(), lineage=ColumnLineage()
 )
@@ -274,6 +290,8 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "datasets.record_table_ids": lambda store, fence: store.datasets.record_table_ids(
         "job", fence, {VIEW: "one"}
     ),
+    "datasets.decide_changes": changed,
+    "datasets.complete_changes": changed,
     "recovery.rebuild": rebuilt,
     "revisions.decide": decided,
     "revisions.complete": confirmed,

@@ -23,6 +23,7 @@ from tautochrone.spark.session.jars import CORE, KAFKA, cache_folder, resolve
 from tautochrone.spark.session.java import archive_file, find_java, java_version
 
 if TYPE_CHECKING:
+    from tautochrone.meta.database import StoreDatabase
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
 
@@ -182,6 +183,7 @@ def _check_storage(folder: Path) -> str:
 def _check_store(settings: Settings) -> str:
     from tautochrone.app.stores import is_service, open_store
     from tautochrone.meta.database import StoreDatabase, parsed_url
+    from tautochrone.meta.database.engine import HEAD
 
     if is_service(settings.meta_url):
         with open_store(settings.meta_url, token=settings.meta_token, retry_ms=0) as service:
@@ -192,7 +194,8 @@ def _check_store(settings: Settings) -> str:
         return f"{safe}, made by the first run"
     database = StoreDatabase(settings.meta_url)
     try:
-        database.revision()
+        if database.revision() == HEAD:
+            safe += _unfinished_changes(database)
     except MetaError as error:
         setting = "see [meta] url in tautochrone.toml and TAUTOCHRONE_META_URL"
         error.hint = error.hint or f"is it up, and may this user read it? {setting}"
@@ -200,6 +203,17 @@ def _check_store(settings: Settings) -> str:
     finally:
         database.close()
     return safe
+
+
+def _unfinished_changes(database: StoreDatabase) -> str:
+    """The drops and renames of datasets that somebody has to go on with, as the end of a sentence."""
+    from tautochrone.meta.queries.dataset_changes import pending_changes
+
+    with database.read() as connection:
+        changes = pending_changes(connection)
+    return "".join(
+        f"; {change.dataset}: `{change.command}` is unfinished, run it again" for change in changes
+    )
 
 
 def _check_master(master: str) -> str:

@@ -180,6 +180,40 @@ class Project(Closeable):
             DefinitionError: what does not fit together.
             SettingsError: a rate limit that cannot be enforced, a quarantine that is impossible.
         """
+        definitions = self._loaded(full)
+        graph = analyse(definitions, self.base, self.settings.catalog.name, self._external_schema)
+        check_light_logs(graph)
+        check_limits(self.settings.limits, graph)
+        check_bad_records(self.settings.bad_records, graph)
+        check_recreated_topics(self.settings.recreated_topics, graph)
+        sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
+        stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
+        # Analysis decides the kind of some datasets.
+        return graph.definitions, graph
+
+    def graphs_of_rename(self, names: Mapping[TableName, TableName]) -> tuple[Graph, Graph]:
+        """The project when tables of the lake get other names: with the fingerprints that its queries had
+        when they read the former ones, and with those that they have now. Writes nothing.
+
+        Args:
+            names: the new names by the former ones.
+
+        Raises:
+            DefinitionError: as of `analysed`.
+        """
+        definitions, catalog = self._loaded(()), self.settings.catalog.name
+        former = {new: old for old, new in names.items()}
+
+        def schema(name: TableName) -> StructType | None:
+            # A rename that died may have renamed the table already.
+            before = self._external_schema(former[name]) if name in former else None
+            return before or self._external_schema(name)
+
+        before = analyse(definitions, self.base, catalog, schema, former)
+        return before, analyse(definitions, self.base, catalog, schema)
+
+    def _loaded(self, full: Collection[str] | None) -> Definitions:
+        """The definitions of all files. What is not done as it is written is reported."""
         catalog = self.settings.catalog.name
         # Files are imported in a session that cannot write: the real catalog would create its file.
         import_session = empty_session(self.base, catalog)
@@ -191,21 +225,12 @@ class Project(Closeable):
         self._foreign_sources = definitions.scope.foreign.sources
         self._report_settings(definitions)
         definitions = with_quarantines(definitions, self.settings.bad_records)
-        definitions = with_snapshot_columns(
+        return with_snapshot_columns(
             definitions,
             partial(self._session_for_snapshots, import_session),
             self._external_schema,
             partial(self._snapshot_position, definitions.scope, full),
         )
-        graph = analyse(definitions, self.base, catalog, self._external_schema)
-        check_light_logs(graph)
-        check_limits(self.settings.limits, graph)
-        check_bad_records(self.settings.bad_records, graph)
-        check_recreated_topics(self.settings.recreated_topics, graph)
-        sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
-        stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
-        # Analysis decides the kind of some datasets.
-        return graph.definitions, graph
 
     def _report_settings(self, definitions: Definitions) -> None:
         """What of the settings and definitions is not done as it is written."""

@@ -1,4 +1,4 @@
-"""`taut adopt`, `maintain`, `relocate` and `revise`: what changes the tables of a lake beside a run."""
+"""`taut adopt`, `drop`, `maintain`, `relocate`, `revise`: what changes the tables of a lake beside a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import check_not_running, names_of, options_of, ownership_of
-from tautochrone.cli.output import json_events, plain_listener, table
+from tautochrone.cli.output import json_events, plain_listener, show, table
 from tautochrone.errors import SettingsError
 from tautochrone.model import events
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from tautochrone.meta import Store
     from tautochrone.model.revision import RevisionPlan
     from tautochrone.runtime.adoption.adoptable import Finding
+    from tautochrone.runtime.dataset_changes.drop import DropPlan
     from tautochrone.runtime.job.job import Job
 
-__all__ = ["adopt", "maintain", "relocate", "revise"]
+__all__ = ["adopt", "drop", "maintain", "relocate", "rename", "revise"]
 
 
 # -- taut adopt ---------------------------------------------------------------------------------------
@@ -102,6 +103,91 @@ def _show_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     for hint in dict.fromkeys(finding.error.hint for finding in findings if finding.error):
         if hint:
             sys.stderr.write(f"  hint: {hint}\n")
+
+
+# -- taut drop -----------------------------------------------------------------------------------------
+
+
+def drop(arguments: argparse.Namespace) -> int:
+    """List what goes, and drop it if that is accepted.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`; `DROP_NOT_ACCEPTED`, there is nobody to ask.
+    """
+    if arguments.yes and arguments.dry_run:
+        raise SettingsError("CONFLICTING_OPTIONS", "--dry-run drops nothing, whatever is accepted")
+    if not (arguments.yes or arguments.dry_run or _can_ask(as_json=arguments.json)):
+        raise SettingsError(
+            "DROP_NOT_ACCEPTED",
+            "What is dropped cannot be brought back, and there is nobody to ask",
+            hint="--dry-run lists what would go, --yes drops it without asking",
+        )
+    from tautochrone.app.locate import locate
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.dataset_changes.drop import drop, survey
+
+    emit = plain_listener(arguments)
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if not arguments.dry_run:
+        check_not_running(located[1], ownership, emit)
+    with Project(options, emit, short_lived=True, located=located) as project:
+        job = project.job()
+        job.ownership = ownership
+        plan = survey(job, names_of(arguments.names), keeps_table=arguments.keep_table)
+        _show_parts(plan, as_json=arguments.json)
+        if arguments.dry_run:
+            return 0
+        if not (arguments.yes or _accepted("Drop them?")):
+            sys.stderr.write("nothing was changed\n")
+            return 0
+        drop(job, plan)
+    return 0
+
+
+def rename(arguments: argparse.Namespace) -> int:
+    """Let a dataset go on under the new name of its definition."""
+    from tautochrone.app.locate import locate
+    from tautochrone.app.open import Project
+    from tautochrone.runtime.dataset_changes.rename import rename, survey
+
+    emit = plain_listener(arguments)
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if not arguments.dry_run:
+        check_not_running(located[1], ownership, emit)
+    with Project(options, emit, short_lived=True, located=located) as project:
+        job = project.job()
+        job.ownership = ownership
+        plan = survey(job, arguments.old, arguments.new, project.graphs_of_rename)
+        if arguments.dry_run:
+            rows = [(old, new) for old, new in sorted(plan.tables.items())]
+            show(
+                ({"table": str(old), "renamed_to": str(new)} for old, new in rows),
+                ("table", "renamed_to"),
+                as_json=arguments.json,
+            )
+            return 0
+        rename(job, plan)
+    return 0
+
+
+def _show_parts(plan: DropPlan, *, as_json: bool) -> None:
+    if as_json:
+        for part in plan.parts:
+            json_events(part)
+        return
+    rows = [
+        (
+            part.dataset,
+            part.kind,
+            part.name_of_part,
+            "" if part.bytes is None else f"{part.bytes:,}",
+            part.reason or ("stays" if part.stays else ""),
+        )
+        for part in plan.parts
+    ]
+    table(("dataset", "what", "name", "bytes", ""), rows)
 
 
 # -- taut maintain -------------------------------------------------------------------------------------
@@ -243,7 +329,7 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     _show_plan(plan, streamed, as_json=arguments.json)
     if arguments.dry_run:
         return 0
-    if not (arguments.accept or _confirmed_by_user(as_json=arguments.json)):
+    if not (arguments.accept or (_can_ask(as_json=arguments.json) and _accepted("Take these tables back?"))):
         sys.stderr.write("nothing was changed; --accept takes these tables back\n")
         return 0
     complete_pending(job)
@@ -251,10 +337,13 @@ def _revise(job: Job, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _confirmed_by_user(*, as_json: bool) -> bool:
-    if as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    sys.stderr.write("Take these tables back? [y/N] ")
+def _can_ask(*, as_json: bool) -> bool:
+    """Whether somebody is at a terminal who can be asked."""
+    return not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _accepted(question: str) -> bool:
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -95,6 +95,8 @@ def _parser() -> _Parser:
     _add_config(commands)
     _add_support_bundle(commands)
     _add_maintain(commands)
+    _add_drop(commands)
+    _add_rename(commands)
     _add_relocate(commands)
     _add_revise(commands)
     parser.commands = commands.choices
@@ -492,6 +494,35 @@ def _add_maintain(commands: Any) -> None:
     add_ownership(maintain)
 
 
+def _add_drop(commands: Any) -> None:
+    drop = _add_command(
+        commands, "drop", "remove datasets that left the project, with all that is theirs", reads=True
+    )
+    drop.add_argument(
+        "names", nargs="+", metavar="TABLE", help="datasets that no definition file has any more"
+    )
+    drop.add_argument("--job", metavar="NAME", help="work for this job of the project's [jobs]")
+    drop.add_argument("--dry-run", action="store_true", help="list what goes, with sizes, and change nothing")
+    drop.add_argument("--yes", action="store_true", help="do it without asking")
+    drop.add_argument(
+        "--keep-table",
+        action="store_true",
+        help="leave the tables of the lake, as tables that belong to no pipeline",
+    )
+    add_ownership(drop)
+
+
+def _add_rename(commands: Any) -> None:
+    rename = _add_command(
+        commands, "rename", "let a dataset go on under the new name of its definition", reads=True
+    )
+    rename.add_argument("old", metavar="OLD", help="its former name, which no definition file has any more")
+    rename.add_argument("new", metavar="NEW", help="its new name, as the project defines it")
+    rename.add_argument("--job", metavar="NAME", help="the job of the project's [jobs] that writes it")
+    rename.add_argument("--dry-run", action="store_true", help="list what is renamed and change nothing")
+    add_ownership(rename)
+
+
 def _add_relocate(commands: Any) -> None:
     relocate = _add_command(
         commands, "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
@@ -550,6 +581,8 @@ COMMANDS = {
     "token": ("metaservice", "token"),
     "transactions": ("metaservice", "transactions"),
     "maintain": ("lake", "maintain"),
+    "drop": ("lake", "drop"),
+    "rename": ("lake", "rename"),
     "relocate": ("lake", "relocate"),
     "revise": ("lake", "revise"),
     "support-bundle": ("project", "support_bundle"),

@@ -21,6 +21,7 @@ from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness
@@ -63,6 +64,7 @@ def status(arguments: argparse.Namespace) -> int:
             return 0
         sink_lines = [] if arguments.name else _sink_lines(store)
         retired = () if arguments.name else store.datasets.retired()
+        pending = () if arguments.name else store.datasets.pending_changes()
     lines = [_dataset_line(entry, bad_records) for entry in statuses]
     quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
@@ -82,7 +84,8 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
-    _show_retired([name for name in retired if _is_there(settings.catalog, name)], as_json=arguments.json)
+    left = [name for name in retired if _is_there(settings.catalog, name)]
+    _show_retired(left, pending, as_json=arguments.json)
     _show_sinks(sink_lines, as_json=arguments.json)
     _defects(settings.storage, as_json=arguments.json)
     return 0
@@ -319,13 +322,23 @@ def _is_there(settings: CatalogSettings, table: TableName) -> bool:
     return True
 
 
-def _show_retired(tables: Sequence[TableName], *, as_json: bool) -> None:
-    """The tables of datasets that left the project."""
-    for name in tables:
+def _show_retired(tables: Sequence[TableName], pending: Sequence[DatasetChange], *, as_json: bool) -> None:
+    """The tables of datasets that left the project, and what is decided about them and not complete."""
+    for change in pending:
+        word = "renamed" if change.renamed_to else "dropped"
+        if as_json:
+            json_line({"dataset": str(change.dataset), "state": f"being {word}", "command": change.command})
+        else:
+            answer().write(
+                f"{change.dataset} is being {word}, unfinished: `{change.command}` goes on with it\n"
+            )
+    decided = {change.dataset for change in pending}
+    for name in (each for each in tables if each not in decided):
         if as_json:
             json_line({"dataset": str(name), "state": "retired"})
         else:
-            answer().write(f"{name} left the project; its table stays, until DROP TABLE removes it\n")
+            command = f"taut drop {name.without_catalog}"
+            answer().write(f"{name} left the project; its table stays, until `{command}` removes it\n")
 
 
 def _rows_at(settings: CatalogSettings, table: TableName, version: str | None) -> int | None:

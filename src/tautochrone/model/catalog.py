@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol
 
+from tautochrone.model.dataset_change import StoredTable
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Rows, TableDefinition
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = [
     "NEWEST",
@@ -142,6 +143,35 @@ class LakeCatalog(Protocol):
 
     def load(self, name: TableName) -> LakeTable:
         """Raises TableMissingError when it is not there."""
+
+    def stored_table(self, name: TableName) -> StoredTable:
+        """Where a table is. Raises TableMissingError when it is not there."""
+
+    def bytes_of(self, stored: StoredTable) -> int | None:
+        """The bytes of all its files; None: the storage does not tell."""
+
+    def drop(self, stored: StoredTable) -> None:
+        """Take the table out of the catalog; another one of its name, and its files, stay. Repeatable."""
+
+    def delete_files(self, stored: StoredTable) -> None:
+        """Delete the files of a table that has left the catalog. Repeatable."""
+
+    def release(self, name: TableName, fence: Fence) -> None:
+        """Make the table one of nobody: it keeps rows and versions and loses the commit metadata. Repeatable.
+
+        Raises:
+            FencedError: a newer owner is seen.
+        """
+
+    def require_renaming(self) -> None:
+        """Raises LakeError, `CATALOG_CANNOT_RENAME`, where tables cannot get other names."""
+
+    def rename(self, stored: StoredTable, new: TableName) -> None:
+        """Give the table another name; its files stay where they are. Repeatable.
+
+        Raises:
+            LakeError: `RENAME_TARGET_EXISTS`, another table has the new name.
+        """
 
     def adoptable(self, name: TableName) -> AdoptableTable:
         """A table as it is before we own it. Raises TableMissingError when it is not there."""

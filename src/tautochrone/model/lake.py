@@ -132,6 +132,7 @@ class CommitMetadata:
     whole history of the table, and how many runs were added since they were last folded into one.
     `shortened` are the relations of which rows of a log table were dropped.
     `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
+    `former_names` has by the names that tables and flows had in older commits those that they have now.
     """
 
     pipeline: str
@@ -150,6 +151,7 @@ class CommitMetadata:
     runs: int | None = None
     shortened: tuple[str, ...] = ()
     revoked: tuple[tuple[int, int], ...] = ()
+    former_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

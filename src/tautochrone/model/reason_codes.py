@@ -239,6 +239,7 @@ class ReasonCode(StrEnum):
     JAR_PROVIDED = "JAR_PROVIDED"
 
     # Deliveries to sinks.
+    SINK_CANNOT_DROP = "SINK_CANNOT_DROP"
     SINK_NOT_DECLARED = "SINK_NOT_DECLARED"
     SINK_FAILED_TOO_OFTEN = "SINK_FAILED_TOO_OFTEN"
     TRANSACTION_UNFINISHED = "TRANSACTION_UNFINISHED"
@@ -666,6 +667,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "its job has not looked yet how far {behind} has come: {root} stays where it is until then"
     ),
     ReasonCode.TAG_FAILED: "{text}",
+    ReasonCode.SINK_CANNOT_DROP: "stays: this format of sinks cannot drop it, or the settings do not have "
+    "the sink any more; drop it there",
     ReasonCode.SINK_NOT_DECLARED: "no definition of the job names it any more",
     ReasonCode.SINK_FAILED_TOO_OFTEN: "its policy is skip_with_alarm; the next delivery catches up",
     ReasonCode.TRANSACTION_UNFINISHED: "its transaction had no known end",

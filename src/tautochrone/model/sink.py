@@ -48,6 +48,7 @@ __all__ = [
     "DeliveryPolicy",
     "DeliveryState",
     "Digest",
+    "DropsMirrors",
     "FoldedTable",
     "Guarantee",
     "Intent",
@@ -55,6 +56,7 @@ __all__ = [
     "Published",
     "PublishedAs",
     "Recovered",
+    "RenamesMirrors",
     "ReportsComparison",
     "ReportsWaits",
     "RowAudit",
@@ -565,6 +567,30 @@ class ReportsWaits(Protocol):
 
     def on_wait(self, report: Callable[[Reason], None]) -> None:
         """Call `report` from now on when a wait begins, and again every few seconds while it lasts."""
+
+
+@runtime_checkable
+class DropsMirrors(Protocol):
+    """What a sink may offer for tables that left the project. It is claimed before."""
+
+    def mirror_of(self, table: TableName) -> str | None:
+        """Where the sink keeps what it has of a table, for people; None: it has nothing of it."""
+
+    def drop_mirror(self, table: TableName) -> None:
+        """Remove it. Readers of the sink lose the table at once. Repeatable."""
+
+
+@runtime_checkable
+class RenamesMirrors(DropsMirrors, Protocol):
+    """A sink that may also let a table go on under another name."""
+
+    def rename_mirror(self, old: TableName, new: TableName) -> None:
+        """What the sink has of `old` is of `new` from here on, the pointer included. Repeatable, and nothing
+        without a mirror of `old`.
+
+        Raises:
+            SinkError: `SINK_NAME_TAKEN`, it has something of `new` already.
+        """
 
 
 @runtime_checkable

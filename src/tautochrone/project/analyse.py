@@ -7,10 +7,11 @@ means, and definitions may come in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +81,7 @@ def analyse(
     base_session: SparkSession,
     catalog_name: str,
     external_schema: ExternalSchema,
+    former: Mapping[TableName, TableName] = MappingProxyType({}),
 ) -> Graph:
     """Resolve all flows. Writes nothing, runs no query.
 
@@ -88,12 +90,14 @@ def analyse(
         base_session: any session; only its Spark context is used, with the settings it was started with.
         catalog_name: the lake catalog's name in Spark.
         external_schema: see `ExternalSchema`.
+        former: other names of tables. Fingerprints are those that queries had when they read them by these.
 
     Raises:
         DefinitionError: a flow does not resolve, datasets depend on each other in a cycle, or a query is
             of the wrong kind for its target; with Spark's class where Spark has one, and `file:line`.
     """
-    return _Analysis(definitions, EmptyCatalog(base_session, catalog_name), external_schema).run()
+    empty_catalog = EmptyCatalog(base_session, catalog_name)
+    return _Analysis(definitions, empty_catalog, external_schema, former).run()
 
 
 class _InputFailedError(Exception):
@@ -104,13 +108,18 @@ class _Analysis:
     """The analysis of one graph. `path` holds the datasets that are being resolved, outermost first."""
 
     def __init__(
-        self, definitions: Definitions, empty_catalog: EmptyCatalog, external_schema: ExternalSchema
+        self,
+        definitions: Definitions,
+        empty_catalog: EmptyCatalog,
+        external_schema: ExternalSchema,
+        former: Mapping[TableName, TableName],
     ) -> None:
         self._definitions = definitions.with_temporary_views_apart(
             lambda name: external_schema(name) is not None
         )
         self._empty_catalog = empty_catalog
         self._external_schema = external_schema
+        self._former = former
         self._resolved: dict[str, ResolvedFlow] = {}
         self._schemas: dict[TableName, StructType] = {}
         self._order: list[TableName] = []
@@ -434,4 +443,5 @@ class _Analysis:
             for view_flow in self._definitions.flows_of(view):
                 settings += [part for part in self._settings[view_flow.name] if part not in settings]
         self._settings[flow.name] = settings
-        return identity_of(definition.plan, schema, declared, functions, settings)
+        plan = definition.plan.with_former_names(self._former) if self._former else definition.plan
+        return identity_of(plan, schema, declared, functions, settings)

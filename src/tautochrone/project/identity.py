@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Definitions, Flow
 from tautochrone.project.libraries import Libraries
 from tautochrone.project.object_text import ObjectText, ProjectFolder
@@ -113,6 +114,13 @@ class DescribedPlan:
             return None
         tokens, functions = _common(self.tokens, other.tokens), _common(self.functions, other.functions)
         return DescribedPlan(tokens, self.inputs, functions, self.unread, self.project_folder)
+
+    def with_former_names(self, former: Mapping[TableName, TableName]) -> DescribedPlan:
+        """The plan as it was when some of the tables that it reads had these other names."""
+        names = {(new.catalog, new.without_catalog): old.without_catalog for new, old in former.items()}
+        # The text of a table is its catalog and, after that, its name.
+        pairs = zip(("", *self.tokens), self.tokens, strict=False)
+        return replace(self, tokens=tuple(names.get(pair, pair[1]) for pair in pairs))
 
     def is_same(self, other: DescribedPlan) -> bool:
         """Whether two evaluations gave the same query."""

@@ -21,9 +21,11 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import (
     TRANSITIONS,
     Digest,
+    DropsMirrors,
     Intent,
     Operation,
     Recovered,
+    RenamesMirrors,
     SentChunk,
     Sink,
     TransactionId,
@@ -35,6 +37,7 @@ __all__ = ["CELLS", "Columns", "SinkBench", "SinkConformance", "begin"]
 LAKE = "lake-1"
 ORDERS = TableName("lake", ("shop",), "orders")
 LINES = TableName("lake", ("shop",), "lines")
+RENAMED = TableName("lake", ("shop",), "purchases")
 COLUMNS = ("id", "word")
 Row = tuple[int, str | None]
 
@@ -246,6 +249,58 @@ class SinkConformance:
         for _ in range(2):
             sink.ensure(ORDERS, bench.schema("more"), (), Fence(1))
         assert bench.read(ORDERS) == [(1, "one", None)]
+
+    # -- tables that leave or get another name ------------------------------------------------------
+
+    def test_a_dropped_mirror_leaves_nothing(self, bench: SinkBench, sink: Sink) -> None:
+        if not (isinstance(sink, DropsMirrors) and sink.capabilities.several_tables):
+            pytest.skip("cannot drop what it has of a table")
+        self.deliver(bench, sink, new_intent(1), (1, "one"))
+        assert sink.mirror_of(ORDERS)
+        for _ in range(2):
+            sink.drop_mirror(ORDERS)
+        assert sink.mirror_of(ORDERS) is None
+        others = replace(new_intent(2), versions={LINES: Version("l2")})
+        self._deliver_one(bench, sink, others, LINES, (2, "two"))
+        assert Counter(bench.read(LINES)) == Counter([(1, "one"), (2, "two")])
+        sink.ensure(ORDERS, bench.schema(), (), Fence(1))
+        self.deliver(bench, sink, new_intent(3), (3, "three"))
+        assert bench.read(ORDERS) == [(3, "three")]
+
+    def test_a_renamed_mirror_goes_on(self, bench: SinkBench, sink: Sink) -> None:
+        if not isinstance(sink, RenamesMirrors):
+            pytest.skip("cannot rename what it has of a table")
+        self.deliver(bench, sink, new_intent(1), (1, "one"), (2, "two"))
+        for _ in range(2):
+            sink.rename_mirror(ORDERS, RENAMED)
+        assert sink.mirror_of(ORDERS) is None
+        published = sink.published()
+        assert published is not None
+        assert published.versions == {RENAMED: Version("o1"), LINES: Version("l1")}
+        again = bench.open()
+        again.claim(LAKE)
+        again.fence(Fence(1))
+        again.ensure(RENAMED, bench.schema(), (), Fence(1))
+        assert again.changed_tables([RENAMED, LINES], None) == {}
+        intent = replace(new_intent(2), versions={RENAMED: Version("o2"), LINES: Version("l2")})
+        self._deliver_one(bench, again, intent, RENAMED, (3, "three"), removed=[(1, "one")])
+        assert Counter(bench.read(RENAMED)) == Counter([(2, "two"), (3, "three")])
+
+    @staticmethod
+    def _deliver_one(
+        bench: SinkBench,
+        sink: Sink,
+        intent: Intent,
+        table: TableName,
+        *rows: Row,
+        removed: Sequence[Row] = (),
+    ) -> None:
+        change = RowChange(
+            added=bench.frame(rows), removed=bench.frame(removed) if removed else None, rows=len(rows)
+        )
+        begin(sink, intent)
+        sink.prepare(intent.transaction, sink.write(intent.transaction, table, change))
+        sink.commit(intent.transaction, intent.transaction.fence)
 
     # -- every operation in every state -----------------------------------------------------------
 

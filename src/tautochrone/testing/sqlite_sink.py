@@ -133,6 +133,25 @@ class SqliteSink:
                 raise database_taken_error(self.name, lake, f"the file {self.path}", [owner])
             connection.execute("UPDATE taut_pointer SET sink = ?, lake = ?", (self.name, lake))
 
+    def mirror_of(self, table: TableName) -> str | None:
+        name = _mirror_table_name(table)
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return None if self._connection.execute(query, (name,)).fetchone() is None else name
+
+    def drop_mirror(self, table: TableName) -> None:
+        with self._write(self.highest_fence()) as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {_sql_name(table)}")
+
+    def rename_mirror(self, old: TableName, new: TableName) -> None:
+        if self.mirror_of(old) is None:
+            return
+        with self._write(self.highest_fence()) as connection:
+            connection.execute(f"ALTER TABLE {_sql_name(old)} RENAME TO {_sql_name(new)}")
+            pointer = self._pointer()
+            if pointer.intent is not None:
+                renamed = pointer.renamed(old, new).text()
+                connection.execute("UPDATE taut_pointer SET published = ?", (renamed,))
+
     def changed_tables(
         self,
         tables: Sequence[TableName],

@@ -50,6 +50,7 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
         "DROP TABLE alarms",
         "ALTER TABLE jobs DROP COLUMN report",
         "ALTER TABLE jobs DROP COLUMN ended",
+        "ALTER TABLE datasets DROP COLUMN pending_change",
         "UPDATE alembic_version SET version_num = 'r0001'",
     ):
         database.execute(statement)

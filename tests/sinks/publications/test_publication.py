@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.runtime.commands import taut_in_process
 from tests.support.harness import Happened, Pipeline
 
 from tautochrone.cli.main import main
@@ -219,6 +220,28 @@ def test_rebuilt_and_changed_tables_are_published(published: Published) -> None:
     assert len(published.versions()) >= 4
     # hudi-rs reads older versions with the newest columns.
     published.check(last_of_hudi=1)
+
+
+@pytest.mark.slow
+def test_renamed_and_dropped_tables_in_each_format(published: Published) -> None:
+    published.add((1, "a", 1.5), (2, "b", 2.0))
+    published.run()
+    folder, session = published.pipeline.folder, published.pipeline.session
+    published.define(DEFINITIONS.replace("def totals", "def sums"))
+    renamed = taut_in_process(folder, session, "rename", "totals", "sums")
+    assert renamed.returncode == 0, renamed.stderr
+    published.add((3, "a", 0.5))
+    happened = published.run()
+    assert [event["replaced"] for event in happened.of("sink_delivered")] == [{}, {}, {}]
+    published.check(last=1, last_of_hudi=1)
+    assert {path.name for path in published.folder.glob("*/default*/*")} == {"orders", "sums"}
+    published.define(DEFINITIONS.partition("@dp.materialized_view")[0])
+    dropped = taut_in_process(folder, session, "drop", "sums", "--yes")
+    assert dropped.returncode == 0, dropped.stderr
+    assert {path.name for path in published.folder.glob("*/default*/*")} == {"orders"}
+    published.add((4, "b", 1.0))
+    published.run()
+    published.check(last=1, last_of_hudi=1)
 
 
 def test_a_revision_publishes_the_way_back(published: Published) -> None:

@@ -64,6 +64,7 @@ def decode(text: str | None) -> CommitMetadata | None:
         runs=data.get("runs"),
         shortened=tuple(data.get("shortened", ())),
         revoked=tuple((int(start), int(end)) for start, end in data.get("revoked", ())),
+        former_names=_strings(data.get("former_names")),
     )
 
 
@@ -75,9 +76,12 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
     """
     if old is None:
         return replace(new, reset=False)
-    # Revoked checkpoints stay revoked and run numbers of a state are never reused, even after a reset.
+    # Revoked checkpoints stay revoked, run numbers of a state are never reused, and older commits have the
+    # names of then, even after a reset.
     revoked = tuple(sorted({*old.revoked, *new.revoked}))
-    new = replace(new, revoked=revoked, run=old.run if new.run is None else new.run)
+    former_names = {**old.former_names, **new.former_names}
+    run = old.run if new.run is None else new.run
+    new = replace(new, revoked=revoked, run=run, former_names=former_names)
     if new.reset:
         return replace(new, reset=False)
     merged = replace(

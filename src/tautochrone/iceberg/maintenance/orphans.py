@@ -26,6 +26,7 @@ __all__ = [
     "SEAL_KEY",
     "OldFile",
     "check_seal",
+    "lister_of",
     "old_files",
     "path_of",
     "require_own_folder",
@@ -99,7 +100,7 @@ def old_files(
     Raises:
         LakeError: `ORPHANS_UNKNOWN`, its storage cannot be listed.
     """
-    io, kind = _lister(iceberg, loaded.table.io(), folder), iceberg.api.io.SupportsPrefixOperations
+    io, kind = lister_of(iceberg, loaded.table.io(), folder), iceberg.api.io.SupportsPrefixOperations
     if not kind._java_lang_class.isInstance(io):  # noqa: SLF001
         raise LakeError(
             "ORPHANS_UNKNOWN", f"The storage of {name} ({io.getClass().getName()}) cannot be listed"
@@ -120,7 +121,7 @@ def old_files(
     )
 
 
-def _lister(iceberg: Iceberg, io: Any, folder: str) -> Any:
+def lister_of(iceberg: Iceberg, io: Any, folder: str) -> Any:
     """The FileIO that lists a folder. Local folders are listed by Hadoop's own file system, because the
     faster one that is used for writing loops at a symbolic link (see `iceberg.sessions.spark_sessions`)."""
     local = folder.startswith(("/", "file:"))

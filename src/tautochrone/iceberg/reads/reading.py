@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tautochrone.errors import HistoryLostError, LakeError
@@ -29,6 +29,7 @@ from tautochrone.iceberg.reads.collected_change import collected_append, collect
 from tautochrone.iceberg.reads.data_files import appended_rows
 from tautochrone.iceberg.reads.version_files import IcebergVersionFiles
 from tautochrone.model.effects import Effects
+from tautochrone.model.former_names import with_current_names
 from tautochrone.model.lake import (
     AppendedRows,
     ChangeKind,
@@ -110,10 +111,12 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
         )
     chain = history(loaded.metadata, version)
     merged: CommitMetadata | None = None
+    newest = loaded.commit_metadata
+    former_names = {} if newest is None else newest.former_names
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
-        merged = merged if commit_metadata is None else carry_forward(merged, commit_metadata)
-    newest = loaded.commit_metadata
+        if commit_metadata is not None:
+            merged = carry_forward(merged, with_current_names(commit_metadata, former_names))
     unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
     if unknown and chain[-1].parent is not None:
         raise HistoryLostError(
@@ -122,7 +125,7 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
             "are expired",
             hint="choose a later checkpoint, or clear the table with --full",
         )
-    return merged
+    return None if merged is None else replace(merged, former_names=former_names)
 
 
 def companions_at(
@@ -135,6 +138,8 @@ def companions_at(
     """
     snapshots = {str(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
     companions: dict[TableName, set[Version]] = {}
+    newest = decode((metadata.get("properties") or {}).get(COMMIT_METADATA_KEY))
+    former_names = {} if newest is None else newest.former_names
     for version in versions:
         current = snapshots.get(version)
         commit_metadata = None
@@ -143,7 +148,8 @@ def companions_at(
             commit_metadata = decode(current.get("summary", {}).get(COMMIT_METADATA_KEY))
             current = snapshots.get(str(current.get("parent-snapshot-id")))
         for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
-            companions.setdefault(TableName.parse(name), set()).add(Version(companion))
+            current_name = TableName.parse(former_names.get(name, name))
+            companions.setdefault(current_name, set()).add(Version(companion))
     return {name: frozenset(versions_of_companion) for name, versions_of_companion in companions.items()}
 
 

@@ -21,11 +21,13 @@ from tautochrone.iceberg.java.api import Iceberg, items, java_error_class, sync_
 from tautochrone.iceberg.java.calls import history
 from tautochrone.iceberg.reads.schema import TRIMMED, shape_of
 from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error
+from tautochrone.iceberg.tables import removal
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
+from tautochrone.model.dataset_change import StoredTable
 from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import ChangeKind, CommitMetadata, Committed, Fork, TableDefinition
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["IcebergAdoptable", "IcebergLake"]
 
@@ -148,6 +150,28 @@ class IcebergLake:
                     raise translate(error, name) from error
 
         self._effects.perform(Step.LAKE_CREATE, str(name), make)
+
+    def stored_table(self, name: TableName) -> StoredTable:
+        return removal.stored_table(self._iceberg, name)
+
+    def bytes_of(self, stored: StoredTable) -> int | None:
+        return removal.bytes_of(self._iceberg, stored)
+
+    def drop(self, stored: StoredTable) -> None:
+        removal.drop(self._iceberg, self._effects, stored)
+
+    def delete_files(self, stored: StoredTable) -> None:
+        removal.delete_files(self._iceberg, self._effects, stored, self.folders())
+
+    def release(self, name: TableName, fence: Fence) -> None:
+        removal.release(self._iceberg, self._effects, name, fence)
+
+    def require_renaming(self) -> None:
+        removal.require_renaming(self._iceberg)
+
+    def rename(self, stored: StoredTable, new: TableName) -> None:
+        self._ensure_namespace(self._iceberg.catalog(), self._iceberg.identifier(new))
+        removal.rename(self._iceberg, self._effects, stored, new)
 
     def adoptable(self, name: TableName) -> IcebergAdoptable:
         return IcebergAdoptable(self._iceberg, self.load(name), self._effects)

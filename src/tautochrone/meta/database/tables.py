@@ -101,9 +101,11 @@ datasets = Table(
     Column("skipped_files", JSON),
     Column("expectations", JSON),
     Column("table_id", String(255)),
+    Column("pending_change", JSON(none_as_null=True)),
 )
 """`skipped_files` has by flow and reason how many files of its sources are not in the table, and which;
-`table_id` tells the lake's table from another one of the same name; null until it is recorded."""
+`table_id` tells the lake's table from another one of the same name; null until it is recorded.
+`pending_change` is a decided `model.dataset_change.DatasetChange` that is not complete."""
 
 dataset_inputs = Table(
     "dataset_inputs",

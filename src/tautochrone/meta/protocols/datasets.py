@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
+from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.definitions import DatasetDetails, ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -115,6 +116,62 @@ class Datasets(Protocol):
     @reads
     def retired(self) -> tuple[TableName, ...]:
         """The datasets that their job no longer defines, and no other job does. Their tables stay."""
+
+    @reads
+    def pending_changes(self) -> tuple[DatasetChange, ...]:
+        """The drops and renames that are decided and not complete, by the name of the dataset."""
+
+    @reads
+    def job_of(self, dataset: TableName) -> str | None:
+        """The job that writes the dataset, or did before it was retired; None: it was never registered."""
+
+    @reads
+    def readers(self, table: TableName, except_job: str | None = None) -> tuple[str, ...]:
+        """Who reads a table by what is registered, as messages name them: datasets, invariants, jobs, sinks.
+
+        Args:
+            except_job: leave out what belongs to this job.
+        """
+
+    @reads
+    def require_unused(self, tables: Collection[TableName], except_job: str | None = None) -> None:
+        """Refuse to drop tables that somebody needs. That they read each other does not count.
+
+        Args:
+            except_job: whose datasets and invariants do not count, because the caller knows its definitions
+                and the store may not know them yet.
+
+        Raises:
+            MetaError: `DATASET_STILL_READ`; `DATASET_PINNED`, a reader has a lease on one of its versions;
+                `DATASET_IN_REVISION`, a revision keeps old rows of it.
+        """
+
+    @writes(step=Step.META_CHANGE, subject="job")
+    def decide_changes(self, job: str, fence: Fence, changes: Iterable[DatasetChange]) -> None:
+        """Decide that datasets of the job are dropped or renamed, all at once. Repeatable.
+
+        From here on no checkpoint shows a dropped one. No run registers a dataset of one of these names, or
+        a job of which one is renamed, until they are complete.
+
+        Raises:
+            FencedError: a newer owner exists.
+            MetaError: as of `require_unused`, of those that are dropped; `DATASET_OWNED_BY_ANOTHER_JOB`;
+                `RENAME_TARGET_EXISTS`, the store knows a dataset of the new name.
+        """
+
+    @writes(step=Step.META_CHANGED, subject="job")
+    def complete_changes(
+        self, job: str, fence: Fence, datasets: Iterable[TableName], flows: Mapping[str, str]
+    ) -> None:
+        """What is decided of these datasets of the job is done in the lake: forget what was dropped, and
+        record under the new names what was renamed. Repeatable.
+
+        Args:
+            flows: the new names of flows that are called after a renamed table.
+
+        Raises:
+            FencedError: a newer owner exists.
+        """
 
     @reads
     def statuses(self) -> tuple[DatasetStatus, ...]:

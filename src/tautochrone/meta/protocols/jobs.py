@@ -63,7 +63,7 @@ class Jobs(Protocol):
 
         Raises:
             MetaError: `JOB_RUNNING`, nothing was changed; `DATASET_OWNED_BY_ANOTHER_JOB`; `TOPOLOGY_CYCLE`
-                over several jobs; `JOB_OF_ANOTHER_LAKE`.
+                over several jobs; `JOB_OF_ANOTHER_LAKE`; `DATASET_CHANGE_UNFINISHED`.
             FencedError: `fence` is outdated.
         """
 

@@ -23,6 +23,8 @@ from tautochrone.meta.protocols.datasets import (
     EdgeDelay,
     Lineage,
 )
+from tautochrone.meta.queries import dataset_changes
+from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.checkpoints import liveness_of, stored_failure
 from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
 from tautochrone.meta.queries.read_versions import newest_readable
@@ -37,10 +39,12 @@ from tautochrone.meta.queries.run_reports import report_from_json
 from tautochrone.meta.queries.source_observations import observed_up_to
 from tautochrone.meta.queries.topology import Topology, direct_inputs, read_topology
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
+from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.definitions import (
     ColumnLineage,
     ColumnRef,
     DatasetDetails,
+    DatasetKind,
     ExpectationCount,
     LakeColumn,
 )
@@ -56,6 +60,8 @@ _C, _D, _F, _P, _R, _V = (
     table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.refreshes, t.versions)
 )
 _DETAILS = t.dataset_details.c
+_UNKNOWN_KIND = DatasetKind.STREAMING_TABLE.value
+"""Of a table that the store never knew: the kind decides nothing of a table that is dropped or renamed."""
 
 
 class SqlDatasets(Repository):
@@ -82,6 +88,53 @@ class SqlDatasets(Repository):
         names = select(_D.name).where(_D.retired.is_(True), _D.kind.in_(VERSIONED_KINDS)).order_by(_D.name)
         with self._read() as connection:
             return tuple(map(parse, connection.execute(names).scalars()))
+
+    def pending_changes(self) -> tuple[DatasetChange, ...]:
+        with self._read() as connection:
+            return tuple(dataset_changes.pending_changes(connection))
+
+    def job_of(self, dataset: TableName) -> str | None:
+        with self._read() as connection:
+            job: str | None = connection.execute(select(_D.job).where(_D.name == str(dataset))).scalar()
+            return job
+
+    def readers(self, table: TableName, except_job: str | None = None) -> tuple[str, ...]:
+        with self._read() as connection:
+            return tuple(dataset_changes.readers_of(connection, str(table), except_job=except_job))
+
+    def require_unused(self, tables: Collection[TableName], except_job: str | None = None) -> None:
+        with self._read() as connection:
+            names = [str(table) for table in tables]
+            dataset_changes.require_unused(connection, names, self._clock(), except_job)
+
+    def decide_changes(self, job: str, fence: Fence, changes: Iterable[DatasetChange]) -> None:
+        with self._fenced(job, fence) as connection:
+            # The lock keeps out new checkpoints and pins until the decision is written.
+            connection.execute(select(t.stores.c.last_number).with_for_update())
+            new = [change for change in changes if not _is_decided(connection, job, change)]
+            for change in new:
+                _register_change(connection, job, change)
+            dropped = [str(change.dataset) for change in new if change.renamed_to is None]
+            dataset_changes.require_unused(connection, dropped, self._clock(), None)
+            for name in dropped:
+                intervals.retire(connection, job, name)
+                dataset_changes.hide_dataset(connection, name)
+
+    def complete_changes(
+        self, job: str, fence: Fence, datasets: Iterable[TableName], flows: Mapping[str, str]
+    ) -> None:
+        done = set(datasets)
+        with self._fenced(job, fence) as connection:
+            connection.execute(select(t.stores.c.last_number).with_for_update())
+            for change in dataset_changes.pending_changes(connection):
+                if change.job != job or change.dataset not in done:
+                    continue
+                if change.renamed_to is None:
+                    dataset_changes.forget_dataset(connection, str(change.dataset))
+                    continue
+                new = str(change.renamed_to)
+                dataset_changes.rename_dataset(connection, str(change.dataset), new, flows)
+                connection.execute(update(t.datasets).where(_D.name == new).values(pending_change=None))
 
     def statuses(self) -> tuple[DatasetStatus, ...]:
         with self._read() as connection:
@@ -175,6 +228,31 @@ class SqlDatasets(Repository):
             for name, identity in tables.items():
                 is_dataset = (_D.job == job) & (_D.name == str(name))
                 connection.execute(update(t.datasets).where(is_dataset).values(table_id=identity))
+
+
+def _is_decided(connection: Connection, job: str, change: DatasetChange) -> bool:
+    """Whether the decision is in the store already, because the answer to an earlier call was lost."""
+    query = select(_D.job, _D.pending_change).where(_D.name == str(change.dataset))
+    row = connection.execute(query).first()
+    if row is not None and row.job != job:
+        raise MetaError("DATASET_OWNED_BY_ANOTHER_JOB", f"{change.dataset} is a dataset of job {row.job}")
+    return row is not None and row.pending_change == change.as_json()
+
+
+def _register_change(connection: Connection, job: str, change: DatasetChange) -> None:
+    """Write a decision. The store may not know the dataset: when it is rebuilt from the lake, it learns only
+    what the project defines."""
+    name = str(change.dataset)
+    if connection.execute(select(_D.name).where(_D.name == name)).first() is None:
+        values = {"name": name, "job": job, "kind": _UNKNOWN_KIND, "definition": "", "retired": True}
+        connection.execute(insert(t.datasets).values(**values))
+    decided: dict[str, Any] = {"pending_change": change.as_json()}
+    if change.renamed_to is None:
+        decided |= {"retired": True, "table_id": None}
+        connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
+    else:
+        dataset_changes.require_free_name(connection, name, str(change.renamed_to))
+    connection.execute(update(t.datasets).where(_D.name == name).values(**decided))
 
 
 def _as_row(details: DatasetDetails) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from tautochrone.meta.queries.checkpoints import (
     skip,
     unrecorded_datasets,
 )
+from tautochrone.meta.queries.dataset_changes import require_no_pending_change
 from tautochrone.meta.queries.invariant_checks import replace_invariants
 from tautochrone.meta.queries.run_reports import as_json, report_from_json
 from tautochrone.meta.queries.source_observations import (
@@ -103,6 +104,7 @@ class SqlJobs(Repository):
                 connection.execute(update(t.jobs).where(_J.name == job).values(own))
             # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
+            require_no_pending_change(connection, job, entries)
             _replace_datasets(connection, job, entries)
             require_acyclic(direct_inputs(connection), entries)
             replace_invariants(connection, job, invariants)

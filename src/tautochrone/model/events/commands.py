@@ -1,16 +1,21 @@
-"""Adoption, relocation, revision: what `taut adopt`, `taut relocate` and `taut revise` did."""
+"""Adoption, relocation, revision, drops: what `taut adopt`, `relocate`, `revise`, `drop` and `rename` did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from tautochrone.model.events.base import Event, dataset_line, done_or_planned
+from tautochrone.model.events.base import Event, dataset_line, done_or_planned, short
 from tautochrone.model.reason import Reason
 from tautochrone.model.revision import RevisedTable
 
 __all__ = [
     "Adopted",
+    "DatasetDropped",
+    "DatasetRenamed",
+    "DropPart",
+    "DropPartKind",
     "LakeAccepted",
     "NothingToAdopt",
     "PipelineRenamed",
@@ -201,3 +206,59 @@ class RevisionConfirmed(Event):
 
     revision: str
     tables: int
+
+
+class DropPartKind(StrEnum):
+    """What a part of a dropped dataset is."""
+
+    TABLE = "table"
+    STATE = "state"
+    STREAM_FOLDER = "stream folder"
+    MIRROR = "table of a sink"
+    RECORDS = "records"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPart(Event):
+    """A part of a dataset that `taut drop` takes, or leaves. `bytes` where they are known."""
+
+    dataset: str
+    kind: DropPartKind
+    name_of_part: str
+    bytes: int | None = None
+    stays: bool = False
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDropped(Event):
+    """A dataset that left the project is gone, with `tables` tables of the lake."""
+
+    dataset: str
+    tables: int
+    keeps_table: bool
+
+    def text(self) -> str:
+        stays = "; its table stays, and belongs to no pipeline" if self.keeps_table else ""
+        return dataset_line(self.dataset, f"dropped{stays}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRenamed(Event):
+    """A dataset goes on under the new name of its definition, with `tables` tables of the lake. `readers` are
+    tables of the project that read it, `others` what reads it by its former name and has to be changed."""
+
+    dataset: str
+    before: str
+    tables: int
+    readers: Sequence[str]
+    others: Sequence[str]
+    sinks_with_both: Sequence[str] = ()
+    """Sinks that get all rows under the new name and keep what they have under the old one."""
+
+    def text(self) -> str:
+        by_hand = f"; change what reads it besides: {', '.join(self.others)}" if self.others else ""
+        if self.sinks_with_both:
+            names = ", ".join(self.sinks_with_both)
+            by_hand += f"; {names} get it anew, and keep what they have under the old name"
+        return dataset_line(self.dataset, f"was {short(self.before)}, and goes on{by_hand}")

@@ -150,7 +150,7 @@ class DatasetsRetired(Event):
 
     def text(self) -> str:
         names = ", ".join(map(short, self.datasets))
-        return f"no longer in the project: {names}; the tables stay until they are dropped"
+        return f"no longer in the project: {names}; the tables stay until `taut drop` removes them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from tautochrone.meta import LakeVersion, Store, StoreRelation
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.effects import Step
+from tautochrone.model.former_names import with_current_names
 from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -193,15 +194,18 @@ def _history(table: LakeTable) -> list[LakeVersion]:
 
     The current metadata alone names inputs that moved without a change of rows, and what a revision reset.
     """
+    fork = table.fork()
+    former_names = {} if fork.commit_metadata is None else fork.commit_metadata.former_names
     history = [
         LakeVersion(
             version=version,
-            commit_metadata=_short(commit_metadata),
+            commit_metadata=_short(
+                None if commit_metadata is None else with_current_names(commit_metadata, former_names)
+            ),
             committed_at_ms=committed_at_ms,
         )
         for version, commit_metadata, committed_at_ms in table.versions()
     ]
-    fork = table.fork()
     checkpoints = {version.checkpoint for version in history}
     if history and fork.commit_metadata is not None:
         is_recorded = fork.commit_metadata.checkpoint in checkpoints

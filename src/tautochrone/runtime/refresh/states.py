@@ -31,12 +31,29 @@ from tautochrone.spark.jvm.catalyst import kind
 from tautochrone.spark.jvm.driver_calls import select_expressions, with_names
 from tautochrone.spark.translate.lowering_context import RowFilter
 
-__all__ = ["RUN", "STATE_NAMESPACE", "StateLayout", "States", "newest_of_runs", "with_run_number"]
+__all__ = [
+    "RUN",
+    "STATE_NAMESPACE",
+    "StateLayout",
+    "States",
+    "newest_of_runs",
+    "state_prefix",
+    "with_run_number",
+]
 
 STATE_NAMESPACE = ("_tautochrone",)
 
 RUN = "run"
 """The column that numbers a state's runs, by a sequence of the state's own table."""
+
+
+def state_prefix(view: TableName) -> str:
+    """What the names of a table's states begin with, before their numbers.
+
+    >>> state_prefix(TableName("lake", ("shop",), "totals"))
+    'shop__totals__'
+    """
+    return "__".join((*view.namespace, view.table)) + "__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,8 +303,7 @@ class States:
     # -- inside -----------------------------------------------------------------------------------
 
     def _name(self, number: int) -> TableName:
-        parts = "__".join((*self.view.namespace, self.view.table))
-        return TableName(self.view.catalog, STATE_NAMESPACE, f"{parts}__{number}")
+        return TableName(self.view.catalog, STATE_NAMESPACE, f"{state_prefix(self.view)}{number}")
 
     def _table(self, number: int) -> LakeTable:
         if number not in self._tables:

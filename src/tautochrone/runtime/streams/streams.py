@@ -42,8 +42,9 @@ from tautochrone.runtime.streams.change_logs import (
 )
 from tautochrone.runtime.streams.flow_settings import LimitedFlow
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "folders_of_streams"]
 
+_CHECKPOINTS, _POSITIONS = "_checkpoints", "_positions"
 _START_FILES = "_beginnings"
 """The folder of metadata files that a flow reads while it begins with all rows of a version."""
 
@@ -262,7 +263,7 @@ class Streams:
         name = flow.flow.name.rsplit(".", 1)[-1]
         if name == flow.flow.name:
             return ours, True
-        root = self._root("_checkpoints", table, name)
+        root = self._root(_CHECKPOINTS, table, name)
         number = max((int(n) for n in self._files.names(root) if n.isdigit()), default=0)
         return CheckpointFolder(self._files, f"{root}/{number}", ours.archive), False
 
@@ -322,8 +323,8 @@ class Streams:
         """Where the flow's queries run. A full refresh starts in a folder of its own, as Spark's does."""
         return FlowCheckpointFolders(
             self._files,
-            self._root("_checkpoints", table, flow),
-            self._root("_positions", table, flow),
+            self._root(_CHECKPOINTS, table, flow),
+            self._root(_POSITIONS, table, flow),
             fence=int(self._job.journal.fence),
             token=self._token,
             fresh=table in self._full,
@@ -341,9 +342,20 @@ class Streams:
         return Fence(max((folder.highest_fence() for folder in folders), default=0))
 
     def _root(self, kind: str, table: TableName, flow: str) -> str:
-        return "/".join(
-            (self._job.settings.storage_root, kind, table.catalog, *table.namespace, table.table, flow)
-        )
+        return f"{_folder(self._job.settings.storage_root, kind, table)}/{flow}"
+
+
+def folders_of_streams(storage_root: str, table: TableName) -> list[str]:
+    """Where the streams into a table, or a sink, keep what they need: each flow has a folder in each of them.
+
+    >>> folders_of_streams("file:/s", TableName("lake", ("shop",), "orders"))[0]
+    'file:/s/_checkpoints/lake/shop/orders'
+    """
+    return [_folder(storage_root, kind, table) for kind in (_CHECKPOINTS, _POSITIONS, _START_FILES)]
+
+
+def _folder(storage_root: str, kind: str, table: TableName) -> str:
+    return "/".join((storage_root, kind, table.catalog, *table.namespace, table.table))
 
 
 def _has_files(full_reads: tuple[FullSnapshotRead, ...]) -> bool:

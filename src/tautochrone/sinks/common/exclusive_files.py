@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import uuid
 from pathlib import Path
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 
-__all__ = ["link_file", "put_if_absent", "replace_file", "sync_folder", "write_synced"]
+__all__ = [
+    "has_folder",
+    "link_file",
+    "move_folder",
+    "put_if_absent",
+    "remove_folder",
+    "replace_file",
+    "sync_folder",
+    "write_synced",
+]
 
 
 def put_if_absent(path: Path, content: bytes) -> bool:
@@ -69,6 +79,33 @@ def replace_file(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     write_synced(draft, content)
     draft.replace(path)
+
+
+def move_folder(before: Path, after: Path) -> None:
+    """Give a folder another name in one step."""
+    after.parent.mkdir(parents=True, exist_ok=True)
+    before.rename(after)
+    sync_folder(after.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and all that is in it. Repeatable. It loses its name first, so that readers see all of
+    it or nothing."""
+    leaving = _leaving(folder)
+    if folder.exists() and not leaving.exists():
+        folder.rename(leaving)
+    for each in (leaving, folder):
+        if each.exists():
+            shutil.rmtree(each)
+
+
+def has_folder(folder: Path) -> bool:
+    """Whether there is such a folder, or one that `remove_folder` did not finish."""
+    return folder.exists() or _leaving(folder).exists()
+
+
+def _leaving(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.leaving")
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -89,6 +89,19 @@ class Pointer:
         }
         return json.dumps(value, separators=(",", ":"))
 
+    def renamed(self, old: TableName, new: TableName) -> Pointer:
+        """The same with another name of a table."""
+        if self.intent is None:
+            return self
+        names = {str(old): str(new)}
+        value = self.intent.as_json()
+        value["versions"] = {names.get(name, name): version for name, version in value["versions"].items()}
+        value["replaced"] = [names.get(name, name) for name in value["replaced"]]
+        for chunk in value["chunks"] or ():
+            chunk["table"] = names.get(chunk["table"], chunk["table"])
+        records = {new if table == old else table: record for table, record in self.records.items()}
+        return Pointer(Intent.from_json(value), records)
+
     @classmethod
     def parse(cls, text: str | None) -> Pointer:
         """The inverse of `text`."""

@@ -17,6 +17,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -39,8 +40,8 @@ from tautochrone.model.sink import (
     TransactionState,
     require_base,
 )
-from tautochrone.sinks.common.errors import database_taken_error
-from tautochrone.sinks.common.exclusive_files import replace_file
+from tautochrone.sinks.common.errors import database_taken_error, name_taken_error
+from tautochrone.sinks.common.exclusive_files import has_folder, move_folder, remove_folder, replace_file
 from tautochrone.sinks.common.options import invalid_option_error, require_option
 from tautochrone.sinks.common.publication_state import Decision, PublicationState, StagedCommit, StateFolder
 from tautochrone.sinks.common.steps import (
@@ -335,6 +336,45 @@ class PublicationSink(TransactionSteps):
             path.unlink(missing_ok=True)
         return ()
 
+    # -- tables that left the project -------------------------------------------------------------
+
+    def mirror_of(self, table: TableName) -> str | None:
+        folder = self._table_folder(table)
+        return str(folder) if has_folder(folder) else None
+
+    @_reports_files
+    def drop_mirror(self, table: TableName) -> None:
+        state = self._finished()
+        if self._names(state, table):
+            heads = {name: head for name, head in state.heads.items() if name != table}
+            self._states_folder.change(state, heads=heads, published=_without(state.published, table))
+        # What a checkpoint listed of it stays listed: readers are told that the folder is gone.
+        remove_folder(self._table_folder(table))
+        self._tables.pop(table, None)
+
+    @_reports_files
+    def rename_mirror(self, old: TableName, new: TableName) -> None:
+        state = self._finished()
+        before, after = self._table_folder(old), self._table_folder(new)
+        if before.exists() and after.exists():
+            raise name_taken_error(self.name, new, str(after), "folder", str(self._folder))
+        if before.exists():
+            move_folder(before, after)
+        if self._names(state, old):
+            heads = {new if name == old else name: head for name, head in state.heads.items()}
+            published = _renamed(state.published, old, new)
+            self._states_folder.change(state, heads=heads, published=published)
+        self._tables.clear()
+
+    def _finished(self) -> PublicationState:
+        """The state after what is decided was done."""
+        self._finish(self._states_folder.read())
+        return self._states_folder.read()
+
+    def _names(self, state: PublicationState, table: TableName) -> bool:
+        shown = () if state.published is None else state.published.versions
+        return table in state.heads or table in shown
+
     def close(self) -> None:
         self._tables.clear()
 
@@ -346,6 +386,20 @@ class PublicationSink(TransactionSteps):
     def _table_folder(self, name: TableName) -> Path:
         database = ".".join(quote(part, safe="") for part in name.namespace)
         return self._folder / database / quote(name.table, safe="")
+
+
+def _without(published: Published | None, table: TableName) -> Published | None:
+    if published is None:
+        return None
+    versions = {name: version for name, version in published.versions.items() if name != table}
+    return replace(published, versions=versions)
+
+
+def _renamed(published: Published | None, old: TableName, new: TableName) -> Published | None:
+    if published is None:
+        return None
+    versions = {new if name == old else name: version for name, version in published.versions.items()}
+    return replace(published, versions=versions)
 
 
 def _hash(commit: StagedCommit) -> str:

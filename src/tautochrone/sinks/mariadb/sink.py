@@ -79,6 +79,21 @@ class MariadbSink(RelationalSink[MirroredTable]):
         self._mirrored[table] = mirrored
         return mirrored.rebuild
 
+    def mirror_of(self, table: TableName) -> str | None:
+        with self._database.transaction() as cursor:
+            mirrored = self._load(cursor, table)
+            return None if mirrored is None else mirrored.name
+
+    def drop_mirror(self, table: TableName) -> None:
+        with self._database.transaction() as cursor:
+            mirrored = self._load(cursor, table)
+        if mirrored is not None:
+            with self._database.autocommit() as cursor:
+                cursor.execute(f"DROP TABLE IF EXISTS {mirrored.name}")
+        with self._database.transaction() as cursor:
+            self._tables.unregister(cursor, table)
+        self._mirrored.pop(table, None)
+
     def _statement(self, template: str) -> str:
         return template.format(sinks=quoted(self._options.database, "taut_sinks"))
 

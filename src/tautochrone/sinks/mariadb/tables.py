@@ -402,6 +402,11 @@ class MariaDBTables:
         longest = _MAX_NAME if is_ascii else _MAX_NAME_BEYOND_ASCII
         return mirror_name(table, NameRules(longest=longest, refused=_REFUSED, folds_case=self.folds_case))
 
+    def unregister(self, cursor: Any, table: TableName) -> None:
+        """Forget a table that was dropped."""
+        statement = f"DELETE FROM {self._registry} WHERE sink = %s AND mirrors = %s"
+        cursor.execute(statement, (self._sink, str(table)))
+
     def _existing_columns(self, cursor: Any, name: str) -> set[str]:
         cursor.execute(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",

@@ -52,6 +52,29 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
             self._identities.record_altered(table, record, before, self._identity(cursor, table))
         return mirrored.rebuild
 
+    def mirror_of(self, table: TableName) -> str | None:
+        with self._database.transaction() as cursor:
+            mirrored = self._load(cursor, table)
+            return None if mirrored is None else mirrored.name.as_string(None)
+
+    def drop_mirror(self, table: TableName) -> None:
+        with self._database.transaction() as cursor:
+            mirrored = self._load(cursor, table)
+            if mirrored is not None:
+                cursor.execute(sql.SQL("DROP TABLE {}").format(mirrored.name))
+        self._mirrored.pop(table, None)
+
+    def rename_mirror(self, old: TableName, new: TableName) -> None:
+        with self._database.transaction() as cursor:
+            pointer = self._read(cursor, "FOR UPDATE")[1]
+            if self._load(cursor, old) is None:
+                return
+            self._tables.rename(cursor, old, new)
+            if pointer.intent is not None:
+                statement = self._statement("UPDATE {sinks} SET published = %s WHERE name = %s")
+                cursor.execute(statement, (pointer.renamed(old, new).text(), self.name))
+        self._mirrored.pop(old, None)
+
     def _statement(self, template: str) -> sql.Composed:
         return sql.SQL(template).format(sinks=self._sinks)
 

@@ -247,6 +247,28 @@ class PostgreSQLTables:
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(mirrored.name, sql.Literal(self._comment(table))))
 
+    def rename(self, cursor: Any, old: TableName, new: TableName) -> None:
+        """Let a table go on as that of another table of the lake. Its identity stays.
+
+        Raises:
+            SinkError: `SINK_NAME_TAKEN`.
+        """
+        if self._stored_schema(cursor, new) is not None:
+            schema, name = self._options.schema, self._plain_name(new)
+            raise name_taken_error(self._sink, new, name, "schema", schema)
+        renamed = sql.Identifier(self._options.schema, self._plain_name(new))
+        of_key = sql.Identifier(self._options.schema, self._key_index(old))
+        cursor.execute(
+            sql.SQL("ALTER TABLE {} RENAME TO {}").format(
+                sql.Identifier(self._options.schema, self._plain_name(old)),
+                sql.Identifier(self._plain_name(new)),
+            )
+        )
+        comment = sql.SQL("COMMENT ON TABLE {} IS {}")
+        cursor.execute(comment.format(renamed, sql.Literal(self._comment(new))))
+        rename_index = sql.SQL("ALTER INDEX IF EXISTS {} RENAME TO {}")
+        cursor.execute(rename_index.format(of_key, sql.Identifier(self._key_index(new))))
+
     def _create_index(
         self, cursor: Any, mirrored: MirroredTable, name: str | None, columns: Sequence[str]
     ) -> None:

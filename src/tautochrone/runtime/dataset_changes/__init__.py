@@ -1,0 +1,1 @@
+"""Datasets that left the project: dropped, or going on under another name."""

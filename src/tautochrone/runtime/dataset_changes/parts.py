@@ -1,0 +1,54 @@
+"""What belongs to a dataset: datasets beside it, its states in the lake, the folders of its streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tautochrone.ingest.checkpoint_folder import Files
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.names import TableName
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
+from tautochrone.runtime.streams.streams import folders_of_streams
+
+__all__ = ["companion_datasets", "folders_of", "states_of"]
+
+_COMPANION = re.compile(r"(__(events|snapshots|quarantine))+")
+
+
+def companion_datasets(dataset: TableName, known: Collection[TableName]) -> list[TableName]:
+    """Those of the `known` datasets that were made beside `dataset`: events, snapshots and bad records of it.
+
+    >>> orders = TableName("lake", ("shop",), "orders")
+    >>> others = [TableName("lake", ("shop",), name) for name in ("orders__events", "orders_old", "orders")]
+    >>> [each.table for each in companion_datasets(orders, others)]
+    ['orders__events']
+    """
+    return sorted(
+        each
+        for each in known
+        if (each.catalog, each.namespace) == (dataset.catalog, dataset.namespace)
+        and each.table.startswith(dataset.table)
+        and _COMPANION.fullmatch(each.table.removeprefix(dataset.table))
+    )
+
+
+def states_of(lake: LakeCatalog, dataset: TableName) -> list[TableName]:
+    """The tables of the dataset's states, those too that its last commit does not name any more."""
+    prefix = state_prefix(dataset)
+    return [
+        table
+        for table in lake.tables()
+        if (table.catalog, table.namespace) == (dataset.catalog, STATE_NAMESPACE)
+        and table.table.startswith(prefix)
+        and table.table.removeprefix(prefix).isdecimal()
+    ]
+
+
+def folders_of(job: Job, dataset: TableName) -> list[str]:
+    """The folders that streams into the dataset have in the storage, as far as they exist."""
+    files = Files(job.base)
+    return [
+        folder for folder in folders_of_streams(job.settings.storage_root, dataset) if files.exists(folder)
+    ]
