@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tautochrone.sinks.adapters import (
     check_sink,
+    columns_of_key,
     examine_sink,
     has_adapter,
     known_formats,
@@ -11,4 +12,12 @@ from tautochrone.sinks.adapters import (
     register_sink,
 )
 
-__all__ = ["check_sink", "examine_sink", "has_adapter", "known_formats", "open_sink", "register_sink"]
+__all__ = [
+    "check_sink",
+    "columns_of_key",
+    "examine_sink",
+    "has_adapter",
+    "known_formats",
+    "open_sink",
+    "register_sink",
+]

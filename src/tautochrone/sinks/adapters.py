@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, cast
 
 from tautochrone.errors import SettingsError, SinkError
+from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink
 from tautochrone.model.transactions import Participant
 
@@ -31,6 +32,7 @@ __all__ = [
     "ConfiguredParticipant",
     "SinkFactory",
     "check_sink",
+    "columns_of_key",
     "examine_sink",
     "has_adapter",
     "known_formats",
@@ -168,6 +170,29 @@ def check_sink(name: str, format_name: str, options: Mapping[str, str]) -> bool:
     if check is not None:
         check(name, options)
     return False
+
+
+def columns_of_key(sink: str, table: TableName, columns: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns of a key as a table spells them.
+
+    Raises:
+        SinkError: `SINK_COLUMN_MISSING`, the table has no such column.
+
+    Example:
+        >>> columns_of_key("mirror", TableName("lake", ("shop",), "orders"), ["Id", "price"], ["id"])
+        ['Id']
+    """
+    names = {column.lower(): column for column in columns}
+    lacking = [column for column in key if column.lower() not in names]
+    if lacking:
+        raise SinkError(
+            "SINK_COLUMN_MISSING",
+            f"Sink {sink}: {table} has no column {', '.join(lacking)}, which its key names",
+            hint="Columns: " + ", ".join(names.values()),
+            parameters={"sink": sink, "table": str(table)},
+            sqlstate="42703",
+        )
+    return [names[column.lower()] for column in key]
 
 
 def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str | None:

@@ -20,6 +20,7 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
+from tautochrone.sinks.adapters import columns_of_key
 from tautochrone.sinks.batches import column_batches, single_precision
 
 __all__ = ["JsonRows", "comparable", "row_number", "to_text"]
@@ -35,17 +36,7 @@ class JsonRows:
     """
 
     def __init__(self, sink: str, table: TableName, schema: Any, key: Sequence[str]) -> None:
-        names = {field.name.lower(): field.name for field in schema.fields}
-        lacking = [column for column in key if column.lower() not in names]
-        if lacking:
-            raise SinkError(
-                "SINK_COLUMN_MISSING",
-                f"Sink {sink}: {table} has no column {', '.join(lacking)}, which its key names",
-                hint="Columns: " + ", ".join(names.values()),
-                parameters={"sink": sink, "table": str(table)},
-                sqlstate="42703",
-            )
-        self.key = [names[column.lower()] for column in key]
+        self.key = columns_of_key(sink, table, schema.names, key)
         self._encoders = {
             field.name: _encoder(sink, f"{table.table}.{field.name}", field.dataType)
             for field in schema.fields

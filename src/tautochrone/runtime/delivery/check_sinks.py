@@ -12,19 +12,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError, SinkError
+from tautochrone.errors import DefinitionError, RefreshError, SinkError
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Published, SinkDeclaration, SinkStatus
+from tautochrone.model.sink import PUBLICATIONS, Published, SinkDeclaration, SinkStatus
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
-from tautochrone.sinks import check_sink, has_adapter, known_formats
+from tautochrone.sinks import check_sink, columns_of_key, has_adapter, known_formats
 
-__all__ = ["check_sinks", "key_missing_error", "require_own"]
+__all__ = [
+    "check_sinks",
+    "key_missing_error",
+    "only_inserts_error",
+    "require_fitting",
+    "require_own",
+    "sink_input_error",
+]
 
 
 def check_sinks(
@@ -36,22 +44,36 @@ def check_sinks(
         DefinitionError: as `sink_declarations` and `stream_sinks`; `SINK_FORMAT_UNKNOWN`, Spark has no data
             source of this name.
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options;
-            `SINK_NEEDS_KEY`.
+            `SINK_NEEDS_KEY`; `SINK_COLUMN_MISSING`, a table lacks a column of the key.
     """
     locations = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         try:
-            needs_key = check_sink(declaration.name, declaration.format, declaration.options)
-            if needs_key and not declaration.key:
-                raise key_missing_error(declaration)
+            require_fitting(declaration, graph.schemas)
         except SinkError as error:
             # A sink that only the settings declare is in no definition file.
-            error.location = error.location or locations.get(declaration.name)
+            error.location = error.location or declaration.location or locations.get(declaration.name)
             raise
     for sink in stream_sinks(definitions, graph, settings, has_adapter):
         # A registration belongs to the session of one query, which is not this one.
         if sink.format.lower() not in _registered_sources(sink):
             _require_data_source(session, sink)
+
+
+def require_fitting(declaration: SinkDeclaration, schemas: Mapping[TableName, StructType]) -> None:
+    """Refuse a sink with options that its adapter would not take, or without a key that its tables have.
+
+    Args:
+        schemas: of tables.
+
+    Raises:
+        SinkError: as `check_sinks`.
+    """
+    needs_key = check_sink(declaration.name, declaration.format, declaration.options)
+    if needs_key and not declaration.key:
+        raise key_missing_error(declaration)
+    for table in () if declaration.format in PUBLICATIONS.values() else declaration.tables:
+        columns_of_key(declaration.name, table, schemas[table].names, declaration.key)
 
 
 def key_missing_error(declaration: SinkDeclaration) -> SinkError:
@@ -60,6 +82,28 @@ def key_missing_error(declaration: SinkDeclaration) -> SinkError:
         f"Sink {declaration.name} ({declaration.format}) needs to know which columns identify a row",
         hint=f'[sinks.{declaration.name}] key = ["id"] in tautochrone.toml',
         location=declaration.location or None,
+    )
+
+
+def only_inserts_error(declaration: SinkDeclaration, table: TableName, reason: object) -> SinkError:
+    """The error of a sink that takes only new rows of a table, of which others changed."""
+    return SinkError(
+        "SINK_TAKES_INSERTS_ONLY",
+        f"Sink {declaration.name} takes only new rows of {table}: {reason}",
+        hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
+        location=declaration.location or None,
+        parameters={"sink": declaration.name, "table": str(table)},
+        sqlstate="0A000",
+    )
+
+
+def sink_input_error(sink: str, table: TableName, reason: object) -> RefreshError:
+    """The error of a sink that Spark writes, and whose input did not only gain rows."""
+    return RefreshError(
+        "STREAM_INPUT_CHANGED",
+        f"The sink {sink} reads {table} as a stream, and {reason}",
+        hint=f"a stream only takes appended rows; send all rows again with --full-refresh {sink}",
+        sqlstate="55000",
     )
 
 

@@ -50,12 +50,12 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check_sinks import key_missing_error, require_own
+from tautochrone.runtime.delivery.check_sinks import key_missing_error, only_inserts_error, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
-from tautochrone.sinks import open_sink
+from tautochrone.sinks import columns_of_key, open_sink
 
 __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
@@ -447,14 +447,7 @@ class Delivery:
         only_inserts = not sink.capabilities.retractions or name in self.declaration.insert_only
         if only_inserts and delivered is not None and not delta.is_insert_only:
             reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
-            raise SinkError(
-                "SINK_TAKES_INSERTS_ONLY",
-                f"Sink {self.declaration.name} takes only new rows of {name}: {reason}",
-                hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
-                location=self.declaration.location or None,
-                parameters={"sink": self.declaration.name, "table": str(name)},
-                sqlstate="0A000",
-            )
+            raise only_inserts_error(self.declaration, name, reason)
         if changed is None:
             return self._as_inserts(sink, delta)
         if not sink.capabilities.replaces:
@@ -479,6 +472,8 @@ class Delivery:
     def _ensure(self, sink: Sink, name: TableName) -> None:
         schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
         if self._ensured.get(name) != schema:
+            if not isinstance(sink, TakesFiles):
+                columns_of_key(self.declaration.name, name, schema.names, self.declaration.key)
             self._journal.ensure(sink, name, schema, self.declaration.key)
             self._ensured[name] = schema
 
