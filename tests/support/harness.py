@@ -19,7 +19,7 @@ from tests.support.ended_runs import as_process, ended
 
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.open import Project
-from tautochrone.app.plan import plan_of_graph
+from tautochrone.app.plan_graph import plan_of_graph
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects

@@ -91,7 +91,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     located = locate_and_launch(options)
     from tautochrone.app.open import Project
-    from tautochrone.app.plan import plan_of_graph
+    from tautochrone.app.plan_graph import plan_of_graph
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
     from tautochrone.runtime.delivery.check_sinks import check_sinks

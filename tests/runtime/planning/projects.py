@@ -35,7 +35,8 @@ def named():
 """
 _SQL = {
     "clean": "CREATE STREAMING TABLE clean AS SELECT id, kind, amount FROM STREAM sales WHERE amount > 0;",
-    "totals": "CREATE MATERIALIZED VIEW totals AS\n  SELECT kind, sum(amount) AS amount FROM clean GROUP BY kind;",
+    "totals": "CREATE MATERIALIZED VIEW totals AS\n"
+    "  SELECT kind, sum(amount) AS amount FROM clean GROUP BY kind;",
     "big": "CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM sales WHERE amount > 10;",
     "pairs": "CREATE MATERIALIZED VIEW pairs AS\n"
     "  SELECT b.id, t.kind FROM big b LEFT JOIN totals t ON b.amount = t.amount;",
