@@ -83,7 +83,9 @@ CHANGED = ProjectPlan(
             change=DefinitionChange.UNCHANGED,
             action=SinkAction.SEND_ALL,
             reason=Reason.of(ReasonCode.SINK_SENT_WHOLE, tables=str(TOTALS)),
-            sent_whole={TOTALS: Reason.of(ReasonCode.SINK_HAS_NO_ROWS)},
+            sent_whole={
+                TOTALS: Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class="HISTORY_LOST", text="replaced")
+            },
         ),
     ),
 )
@@ -144,7 +146,7 @@ def test_json_has_codes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     totals = value["datasets"][0]
     assert (totals["dataset"], totals["treatment"], totals["mode"]) == ("lake.shop.totals", "build", "full")
     assert totals["reason"]["code"] == "DEFINITION_CHANGED"
-    assert value["sinks"][0]["sent_whole"]["lake.shop.totals"]["code"] == "SINK_HAS_NO_ROWS"
+    assert value["sinks"][0]["sent_whole"]["lake.shop.totals"]["code"] == "CHANGES_UNKNOWN"
 
 
 def test_markdown_folds_differences(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tautochrone.app.open import Project, log_event
 from tautochrone.app.stores import existing_store, is_service, store_exists
+from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.model.catalog import Lookup
 from tautochrone.project.graph import datasets_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tautochrone.project.graph import Graph
     from tautochrone.project.settings import Settings
 
-__all__ = ["plan_of_graph"]
+__all__ = ["plan_of_graph", "plans_of_jobs"]
 
 
 def plan_of_graph(
@@ -44,9 +45,26 @@ def plan_of_graph(
         LakeError: a table cannot be read.
     """
     with _store(project.settings) as store:
-        job = _unowned_job(project, definitions, graph, store)
+        job = _unowned_job(project, project.settings, definitions, graph, store)
         selection = select(job.topology, (), full, everything=everything)
         return plan_project(job, selection.full, selection.full_sinks, has_lake=project.has_lake)
+
+
+def plans_of_jobs(project: Project, definitions: Definitions, graph: Graph) -> list[ProjectPlan]:
+    """What the next run of each job of a project does; see `plan_of_graph`."""
+    settings = project.settings
+    names = [*settings.jobs, project.spec.name] if settings.jobs else [settings.job]
+    plans = []
+    with _store(settings) as store:
+        for name in dict.fromkeys(names):
+            try:
+                job = _unowned_job(project, replace(settings, job=name), definitions, graph, store)
+            except SettingsError as error:
+                if error.error_class != "JOB_HAS_NO_DATASETS":
+                    raise
+                continue
+            plans.append(plan_project(job, has_lake=project.has_lake))
+    return plans
 
 
 @contextmanager
@@ -60,8 +78,10 @@ def _store(settings: Settings) -> Iterator[Store]:
         yield store
 
 
-def _unowned_job(project: Project, definitions: Definitions, graph: Graph, store: Store) -> Job:
-    settings, effects = project.settings, effects_from_environment()
+def _unowned_job(
+    project: Project, settings: Settings, definitions: Definitions, graph: Graph, store: Store
+) -> Job:
+    effects = effects_from_environment()
     own = graph.only(datasets_of(settings.job, settings.jobs, definitions, graph))
     siblings = frozenset(graph.order) - frozenset(own.order)
     return Job(

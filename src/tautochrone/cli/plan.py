@@ -52,14 +52,13 @@ def plan(arguments: argparse.Namespace) -> int:
     return _EXIT_CHANGED if planned.has_changes else 0
 
 
-def write_refusals(planned: ProjectPlan) -> bool:
-    """Write what the next run will refuse in any case on standard error; whether there is anything."""
-    certain = [refusal for refusal in planned.refusals if refusal.is_certain]
+def write_refusals(plans: Iterable[ProjectPlan]) -> bool:
+    """Write what the next runs will refuse in any case on standard error; whether there is anything."""
+    certain = [refusal for planned in plans for refusal in planned.refusals if refusal.is_certain]
     for refusal in certain:
-        error = TautochroneError(
-            refusal.error_class, refusal.text, hint=refusal.hint, location=refusal.location
-        )
-        report(error)
+        location = "" if refusal.location is None else f"; {refusal.location}"
+        hint = "" if refusal.hint is None else f"  hint: {refusal.hint}\n"
+        sys.stderr.write(redacted(f"[{refusal.error_class}] {refusal.text}{location}\n{hint}"))
     return bool(certain)
 
 
@@ -93,7 +92,7 @@ def _text(planned: ProjectPlan) -> None:
 
 
 def _dataset_rows(planned: ProjectPlan) -> tuple[Sequence[str], list[Sequence[str]]]:
-    rows = [
+    rows: list[Sequence[str]] = [
         (
             part.dataset.without_catalog,
             str(part.change),
@@ -119,7 +118,8 @@ def _why(part: DatasetPlan) -> str:
     text = str(part.reason)
     if part.causes:
         names = ", ".join(name.without_catalog for name in part.causes)
-        text += f"; {names} {'may change' if part.is_conditional else 'changes'}"
+        verb = "change" if len(part.causes) > 1 else "changes"
+        text += f"; {names} {'may change' if part.is_conditional else verb}"
     if part.renamed_from is not None:
         text += f"; it has the definition of {part.renamed_from.without_catalog}"
     return text

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line, line_events, show, table
 from tautochrone.cli.plan import write_refusals
-from tautochrone.errors import DefinitionError
+from tautochrone.errors import DefinitionError, MetaError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
@@ -85,13 +85,13 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def dry_run(arguments: argparse.Namespace) -> int:
-    """Resolve the whole graph, show it, write nothing."""
+    """Resolve the whole graph, show it, write nothing; 1 when the next run will refuse something."""
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
     located = locate_and_launch(options)
     from tautochrone.app.open import Project
-    from tautochrone.app.plan_graph import plan_of_graph
+    from tautochrone.app.plan_graph import plans_of_jobs
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
     from tautochrone.runtime.delivery.check_sinks import check_sinks
@@ -100,9 +100,14 @@ def dry_run(arguments: argparse.Namespace) -> int:
         definitions, graph = project.analysed()
         check_sinks(project.base, definitions, graph, project.settings.sinks)
         default = project.settings.refresh_policy
-        planned = plan_of_graph(project, definitions, graph)
+        try:
+            plans = plans_of_jobs(project, definitions, graph)
+        except MetaError as error:
+            # The project itself can be checked without its service.
+            plans = []
+            sys.stderr.write(redacted(f"warning: what the next run will refuse is not known: {error}\n"))
         if arguments.explain is not None:
-            return _explain(graph, planned, default, arguments.explain, as_json=arguments.json)
+            return _explain(graph, plans, default, arguments.explain, as_json=arguments.json)
         views = [
             name for name, dataset in graph.definitions.datasets.items() if dataset.kind is DatasetKind.VIEW
         ]
@@ -129,7 +134,7 @@ def dry_run(arguments: argparse.Namespace) -> int:
                 for e in entries
             ],
         )
-    return 1 if write_refusals(planned) else 0
+    return 1 if write_refusals(plans) else 0
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:
@@ -202,7 +207,7 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
 
 
 def _explain(
-    graph: Graph, project_plan: ProjectPlan, default: RefreshPolicy, text: str, *, as_json: bool
+    graph: Graph, plans: Sequence[ProjectPlan], default: RefreshPolicy, text: str, *, as_json: bool
 ) -> int:
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.plans import preview, refusal
@@ -217,7 +222,7 @@ def _explain(
             location=str(graph.definitions.datasets[name].location),
         )
     warning = refusal(graph, name, planned)
-    following = project_plan.dataset(name)
+    following = next((part for plan in plans if (part := plan.dataset(name)) is not None), None)
     next_mode = None if following is None or following.mode is None else str(following.mode)
     # Expressions are shown literally, and a definition may have read a secret into one.
     reasons, tree = ([redacted(str(line)) for line in lines] for lines in (planned.reasons, planned.tree))

@@ -15,7 +15,7 @@ from tautochrone.errors import TautochroneError
 from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import CheckpointNumber, TableName
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
     "ColumnChange",
@@ -122,7 +122,8 @@ class DatasetPlan:
         reason: why.
         is_conditional: it happens only if rows of an input turn out to be others; otherwise the refresh is
             `no_data`.
-        causes: its inputs that change.
+        is_news: the refresh has nothing to do with definitions: an input has news already, or cannot tell.
+        causes: its inputs that change because of definitions.
         parts: of the definition that differ, as `project.identity.changed_parts` names them.
         difference: of the normalised text, as lines of a unified difference; empty where only what the text
             evaluates to differs.
@@ -140,6 +141,7 @@ class DatasetPlan:
     reason: Reason
     mode: RefreshMode | None = None
     is_conditional: bool = False
+    is_news: bool = False
     causes: tuple[TableName, ...] = ()
     parts: tuple[str, ...] = ()
     difference: tuple[str, ...] = ()
@@ -155,7 +157,9 @@ class DatasetPlan:
     @property
     def is_changed(self) -> bool:
         """Whether the next run does anything with it that it would not do with the deployed definitions."""
-        return self.change is not DefinitionChange.UNCHANGED or self.treatment is not Treatment.LEAVE
+        if self.change is not DefinitionChange.UNCHANGED or self.refusal is not None:
+            return True
+        return self.treatment is not Treatment.LEAVE and not self.is_news
 
 
 class FlowStart(StrEnum):
@@ -208,6 +212,16 @@ class SinkPlan:
     changed: tuple[TableName, ...] = ()
     refusal: Refusal | None = None
     location: str | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is another sink than the deployed one, or is refused."""
+        return self.change is not DefinitionChange.UNCHANGED or self.refusal is not None
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether all rows of a table are sent that it has already."""
+        return any(reason.code is ReasonCode.CHANGES_UNKNOWN for reason in self.sent_whole.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +288,7 @@ class ProjectPlan:
     @property
     def has_changes(self) -> bool:
         """Whether the next run does more than take news of sources."""
-        sinks = any(sink.action is not SinkAction.LEAVE for sink in self.sinks)
+        sinks = any(sink.is_changed for sink in self.sinks)
         return bool(self.flows or self.invariants or sinks or any(d.is_changed for d in self.datasets))
 
     @property
@@ -320,7 +334,7 @@ class ProjectPlan:
                 yield _refused(DangerKind.SINK_REFUSED, sink.sink, sink.refusal)
             elif sink.action is SinkAction.RETIRE:
                 yield Danger(kind=DangerKind.SINK_RETIRED, subject=sink.sink, text=str(sink.reason))
-            elif sink.action is SinkAction.SEND_ALL and sink.change is not DefinitionChange.NEW:
+            elif sink.is_rebuilt:
                 yield Danger(kind=DangerKind.SINK_REBUILT, subject=sink.sink, text=str(sink.reason))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tautochrone.errors import DefinitionError, SinkError
 from tautochrone.model.definitions import FlowInputs, SourceLocation
@@ -34,7 +35,8 @@ def check(session: Any, format_name: str, *data_sources: Any, **options: str) ->
     definitions: Any = SimpleNamespace(sinks={OUT: sink}, datasets={})
     if format_name in known_formats():
         definitions.datasets = {ORDERS: SimpleNamespace(name=ORDERS, properties={}, location=HERE)}
-    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,))
+    schemas = {ORDERS: StructType([StructField("Id", LongType())])}
+    graph: Any = SimpleNamespace(flows_of=lambda _target: (flow,), schemas=schemas)
     check_sinks(session, definitions, graph, {"out": SinkSettings()})
 
 
@@ -58,6 +60,7 @@ def test_options_of_adapters_are_checked_without_their_system(tmp_path: Path) ->
         ("starrocks", {}, "SINK_OPTION_MISSING"),
         ("kafka-transactional", {"kafka.bootstrap.servers": "h:1", "mode": "x"}, "SINK_OPTION_INVALID"),
         ("kafka-transactional", {"kafka.bootstrap.servers": "h:1"}, "SINK_NEEDS_KEY"),
+        ("kafka-transactional", {"kafka.bootstrap.servers": "h:1", "key": "nr"}, "SINK_COLUMN_MISSING"),
         ("clickhouse", {"url": "clickhouse://embedded/a", "no": "1"}, "SINK_OPTION_INVALID"),
     ):
         with pytest.raises(SinkError) as refused:

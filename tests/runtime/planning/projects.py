@@ -24,7 +24,8 @@ from pyspark import pipelines as dp
 from pyspark.sql import functions as sf
 
 def tidy(text):
-    return text.strip().lower()
+    stripped = text.strip()
+    return stripped.lower()
 
 @dp.materialized_view
 def named():
@@ -104,8 +105,8 @@ CHANGES: Mapping[str, tuple[Callable[[Pipeline], None], ...]] = {
         _edit("definitions/totals.sql", "SELECT kind", "-- by kind\n  SELECT\n    kind"),
         _edit("definitions/pairs.sql", "b.id, t.kind FROM big b LEFT", "x.id, t.kind FROM big AS x LEFT"),
         _edit("definitions/pairs.sql", "ON b.", "ON x."),
-        _edit("definitions/named.py", "text.strip().lower()", "text.strip().lower()  # of one spelling"),
-        _edit("definitions/named.py", "def tidy(text):\n    return text", "def tidy(word):\n    return word"),
+        _edit("definitions/named.py", "stripped", "trimmed"),
+        _edit("definitions/named.py", "def tidy(text):", "def tidy(text):  # of one spelling"),
     ),
     "filter_and_udf": (
         _edit("definitions/big.sql", "> 10", "> 20"),

@@ -104,14 +104,25 @@ def test_runs_do_what_was_planned(pipeline: Pipeline) -> None:
 
 
 def _rebuild(pipeline: Pipeline) -> None:
-    """A streaming table that is rebuilt refuses those that read it."""
-    plan = pipeline.plan(full=["clean"])
-    happened = pipeline.run(full=["clean"])
-    require_same(plan, happened, pipeline)
-    refusal = by_name(plan)["chosen"].refusal
-    assert refusal is not None
-    assert refusal.error_class == "STREAM_INPUT_CHANGED"
-    assert not refusal.ends_run
+    """What is rebuilt, and a view that changes, is refused by streaming tables until they are rebuilt too."""
+
+    def refused(*full: str) -> set[str]:
+        plan = pipeline.plan(full=full)
+        require_same(plan, pipeline.run(full=full), pipeline)
+        refusals = {name: part.refusal for name, part in by_name(plan).items() if part.refusal is not None}
+        assert {refusal.error_class for refusal in refusals.values()} <= {"STREAM_INPUT_CHANGED"}
+        assert not any(refusal.ends_run for refusal in refusals.values())
+        return {*refusals}
+
+    assert refused("clean") == {"chosen"}
+    assert not refused("clean", "chosen")
+    pipeline.write(
+        "definitions/picked.sql", "CREATE STREAMING TABLE picked AS SELECT amount FROM STREAM big;"
+    )
+    assert not refused()
+    pipeline.write("definitions/big.sql", "CREATE MATERIALIZED VIEW big AS SELECT amount FROM sales;")
+    assert refused() == {"picked"}
+    assert not refused("picked")
 
 
 def _require_expected(name: str, plan: ProjectPlan) -> None:

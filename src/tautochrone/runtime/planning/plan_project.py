@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from tautochrone.model.definitions import DatasetKind
@@ -49,13 +49,16 @@ def plan_project(
         DefinitionError: sinks that do not fit together.
         LakeError: a table cannot be read.
     """
-    existing = [table for table in job.graph.order if has_lake and job.lake.exists(table)]
-    job.tables = {table: job.lake.load(table) for table in existing}
-    planner = TablePlanner(job, full)
+
+    def exists(table: TableName) -> bool:
+        return has_lake and job.lake.exists(table)
+
+    job.tables = {table: job.lake.load(table) for table in job.graph.order if exists(table)}
+    planner = TablePlanner(job, full, exists)
     datasets = planner.plan()
     sinks = plan_sinks(job, planner.foretold, full_sinks)
     latest = job.store.checkpoints.latest_published(job.name)
-    retired = [_retired(job, table, has_lake=has_lake) for table in retired_datasets(job)]
+    retired = [_retired(job, table, exists) for table in retired_datasets(job)]
     return ProjectPlan(
         job=job.name,
         checkpoint=None if latest is None else latest.number,
@@ -67,11 +70,11 @@ def plan_project(
     )
 
 
-def _retired(job: Job, table: TableName, *, has_lake: bool) -> DatasetPlan:
+def _retired(job: Job, table: TableName, exists: Callable[[TableName], bool]) -> DatasetPlan:
     entry = next(entry for entry in job.store.datasets.registered(job.name) if entry.name == table)
     details = job.store.datasets.details(table)
     columns = () if details is None else details.columns
-    stored = job.lake.load(table) if has_lake and job.lake.exists(table) else None
+    stored = job.lake.load(table) if exists(table) else None
     return DatasetPlan(
         dataset=table,
         kind=DatasetKind(entry.kind),

@@ -118,7 +118,7 @@ def _streamed(
     begins = [flow for flow in sink.flows if flow.flow.name not in begun]
     reason = Reason.of(ReasonCode.SINK_HAS_NO_ROWS)
     sent_whole = {table: reason for flow in begins for table in sorted(flow.inputs.tables)}
-    is_same = begun.keys() == {flow.flow.name for flow in sink.flows}
+    is_same = not begun or begun.keys() == {flow.flow.name for flow in sink.flows}
     action, why = _action(sent_whole, changed, refusal, begins=not begun)
     if begins and not sent_whole and refusal is None:
         action, why = SinkAction.SEND_ALL, Reason.of(ReasonCode.SINK_BEGINS)

@@ -19,7 +19,7 @@ from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.definitions import DatasetDetails
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork, LakeTable, ReadableTable
-from tautochrone.model.names import CheckpointNumber, TableName, Version, is_clock
+from tautochrone.model.names import NOW, CheckpointNumber, TableName, Version, is_clock
 from tautochrone.model.project_plan import (
     ColumnChange,
     DatasetPlan,
@@ -65,6 +65,16 @@ _TREATMENTS = {
     RefreshMode.APPEND: Treatment.FOLLOW,
     RefreshMode.NO_DATA: Treatment.LEAVE,
 }
+_OF_DEFINITIONS = frozenset(
+    {
+        ReasonCode.FIRST_BUILD,
+        ReasonCode.DEFINITION_CHANGED,
+        ReasonCode.INPUT_TYPES_CHANGED,
+        ReasonCode.PROJECT_MOVED,
+        ReasonCode.FULL_REFRESH_REQUESTED,
+    }
+)
+"""Reasons of refreshes that need no change of an input."""
 _HISTORY_ROWS = 50
 
 
@@ -84,13 +94,15 @@ class TablePlanner:
     Args:
         job: it need not be taken over; its `tables` are those that exist.
         full: datasets that a full refresh will rebuild.
+        exists: whether the lake has a table.
 
     Attributes:
         foretold: the tables that the next run changes, with how.
     """
 
-    def __init__(self, job: Job, full: Collection[TableName]) -> None:
+    def __init__(self, job: Job, full: Collection[TableName], exists: Callable[[TableName], bool]) -> None:
         self._job = job
+        self._exists = exists
         self._topology = job.topology
         self._full = frozenset(full)
         self.foretold: dict[TableName, Foretold] = {}
@@ -136,9 +148,8 @@ class TablePlanner:
             versions |= store.checkpoints.versions_at(latest.number)
         reported = store.roots.reported(job.name)
         versions |= {name: reported[name] for name in self._topology.root_tables if name in reported}
-        for name in job.external_tables():
-            if name not in versions and job.lake.exists(name):
-                versions[name] = job.lake.load(name).current_version()
+        for name in filter(self._exists, job.external_tables()):
+            versions[name] = job.lake.load(name).current_version()
         for name in self._topology.clocks:
             versions[name] = ClockTable(name, job.base).version_at(job.clock_us())
         return versions
@@ -365,6 +376,9 @@ class TablePlanner:
                 choice = self._views.choose(task)
         except TautochroneError as error:
             return _refused(replace(planned, causes=causes), Refusal.of(error))
+        is_news = not causes and choice.reason.code not in _OF_DEFINITIONS
+        # A later time alone makes no checkpoint.
+        is_conditional = is_conditional or (is_news and NOW in self._topology.inputs(name))
         is_conditional = is_conditional and choice.mode is not RefreshMode.NO_DATA
         self._foretell(task, choice, is_conditional=is_conditional, is_empty=not planned.rows)
         companions = {} if fork.commit_metadata is None else fork.commit_metadata.companions
@@ -375,6 +389,7 @@ class TablePlanner:
             treatment=_TREATMENTS[choice.mode],
             reason=choice.reason,
             is_conditional=is_conditional,
+            is_news=is_news,
             causes=causes,
             states=tuple(state for state in states if state.namespace == STATE_NAMESPACE),
         )
