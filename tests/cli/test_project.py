@@ -172,12 +172,12 @@ def test_what_the_next_run_does_and_refuses_is_said(
         return status, shown.out, shown.err
 
     assert taut("plan", "--exit-code")[:2] == (0, "no change since checkpoint 1: 2 datasets\n")
-    pipeline.write("definitions/total.sql", view + " WHERE id > 0")
+    pipeline.write("definitions/total.sql", view + " WHERE amount > 0")
     out = taut("dry-run", "--explain", "total")[1]
     assert "next run  full: the definition changed: its query\n" in out
     status, out, _ = taut("plan", "--exit-code")
     assert status == 1
-    assert "+WHERE id > 0" in out
+    assert "+WHERE amount > 0" in out
     pipeline.write("definitions/sales.py", text.replace('INT"', 'STRING"'))
     status, _, err = taut("dry-run")
     assert status == 1
@@ -193,8 +193,9 @@ def test_what_the_next_run_does_and_refuses_is_said(
 
 
 def test_sinks_of_settings_are_listed_and_their_keys_checked(taut: Taut) -> None:
-    mirror = '[sinks.mirror]\nformat = "toy-sqlite"\npath = "mirror.db"\n'
-    (taut.folder / "tautochrone.toml").write_text(mirror)
+    options = '[sinks.mirror.options]\npath = "mirror.db"\n'
+    mirror = '[sinks.mirror]\nformat = "toy-sqlite"\n'
+    (taut.folder / "tautochrone.toml").write_text(mirror + options)
     text = DEFINITIONS.replace(
         "VIEW orders AS", "VIEW orders TBLPROPERTIES ('tautochrone.sinks' = 'mirror') AS"
     )
@@ -203,6 +204,6 @@ def test_sinks_of_settings_are_listed_and_their_keys_checked(taut: Taut) -> None
     sink = json.loads(out.splitlines()[-1])
     assert (sink["dataset"], sink["kind"], sink["format"]) == ("mirror", "sink", "toy-sqlite")
     assert sink["reads"] == ["lake.default.orders"]
-    (taut.folder / "tautochrone.toml").write_text(mirror + 'key = ["nr"]\n')
+    (taut.folder / "tautochrone.toml").write_text(f'{mirror}key = ["nr"]\n{options}')
     with pytest.raises(TautochroneError, match=r"SINK_COLUMN_MISSING.*orders has no column nr"):
         taut()

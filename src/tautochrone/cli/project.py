@@ -241,7 +241,7 @@ def _explain(
         )
     else:
         answer().write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
-        if following is not None and following.is_changed:
+        if following is not None and following.is_changed and following.change != "new":
             answer().write(redacted(f"next run  {next_mode or following.treatment}: {following.reason}\n"))
         for line in (*(f"because {reason}" for reason in reasons), "", *tree):
             answer().write(line + "\n")

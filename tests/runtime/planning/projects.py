@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.support.harness import Pipeline
 
-__all__ = ["CHANGES", "REFUSED", "write_project"]
+__all__ = ["CHANGES", "REFUSED", "TOGETHER", "write_project"]
 
 _SALES = """
 from pyspark import pipelines as dp
@@ -42,6 +42,8 @@ _SQL = {
     "pairs": "CREATE MATERIALIZED VIEW pairs AS\n"
     "  SELECT b.id, t.kind FROM big b LEFT JOIN totals t ON b.amount = t.amount;",
     "top": "CREATE MATERIALIZED VIEW top AS SELECT max(amount) AS amount FROM totals;",
+    "merged": "CREATE STREAMING TABLE merged;\n"
+    "CREATE FLOW first AS INSERT INTO merged BY NAME SELECT id FROM STREAM chosen;",
     "chosen": "CREATE STREAMING TABLE chosen AS SELECT id FROM STREAM clean;",
 }
 
@@ -91,7 +93,8 @@ def _remove(pipeline: Pipeline) -> None:
 
 
 def _sink(pipeline: Pipeline) -> None:
-    mirror = f'[sinks.mirror]\nformat = "toy-sqlite"\npath = "{pipeline.folder}/mirror.db"\n'
+    options = f'[sinks.mirror.options]\npath = "{pipeline.folder}/mirror.db"\n'
+    mirror = f'[sinks.mirror]\nformat = "toy-sqlite"\n{options}'
     pipeline.write("tautochrone.toml", mirror)
     pipeline.reload()
     _edit("definitions/totals.sql", "totals AS", "totals TBLPROPERTIES ('tautochrone.sinks' = 'mirror') AS")(
@@ -116,9 +119,9 @@ CHANGES: Mapping[str, tuple[Callable[[Pipeline], None], ...]] = {
         _edit("definitions/pairs.sql", "LEFT JOIN", "JOIN"),
         _edit("names.txt", "k1=first", "K1=first"),
     ),
+    "view_renamed": (_edit("definitions/top.sql", "VIEW top", "VIEW topmost"),),
     "column": (_edit("definitions/totals.sql", "sum(amount)", "count(*) AS n, sum(amount)"),),
     "view_split": (_split,),
-    "view_renamed": (_edit("definitions/top.sql", "VIEW top", "VIEW topmost"),),
     "source_and_sink": (
         _add(
             "definitions/returns.py",
@@ -136,11 +139,22 @@ CHANGES: Mapping[str, tuple[Callable[[Pipeline], None], ...]] = {
         _edit("definitions/big.sql", "id, amount", "amount"),
     ),
     "view_gone_and_type": (_remove, _edit("definitions/totals.sql", "sum(amount)", "sum(amount + 1)")),
-    "expectation": (
+    "flow_renamed": (_edit("definitions/merged.sql", "FLOW first", "FLOW second"),),
+    "expectation_and_invariant": (
+        _add("invariants/positive.sql", "SELECT * FROM totals WHERE n < 0"),
         _edit("definitions/totals.sql", "totals TBL", "totals (CONSTRAINT some EXPECT (n > 0)) TBL"),
     ),
 }
 """In this order, on top of each other."""
+
+TOGETHER: Sequence[Sequence[str]] = (
+    ("cosmetic",),
+    ("filter_and_udf", "view_renamed"),
+    ("join_type_and_file", "column", "view_split", "source_and_sink"),
+    ("columns_of_streams", "flow_renamed"),
+    ("column_gone", "view_gone_and_type", "expectation_and_invariant"),
+)
+"""The same in fewer runs."""
 
 REFUSED: Mapping[str, tuple[Callable[[Pipeline], None], str]] = {
     "type_of_stream": (

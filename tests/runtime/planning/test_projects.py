@@ -163,7 +163,7 @@ def run_random_changes(pipeline: Pipeline, seed: int, rounds: int) -> None:
 
 def test_changes_of_a_medallion(pipeline: Pipeline) -> None:
     medallion(pipeline)
-    run_random_changes(pipeline, seed=1, rounds=2)
+    run_random_changes(pipeline, seed=1, rounds=1)
 
 
 @pytest.mark.slow

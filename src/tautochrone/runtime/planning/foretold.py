@@ -15,7 +15,15 @@ from tautochrone.model.lake import ChangeKind, ReadableTable, RowChange, Rows, T
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 
-__all__ = ["FORETOLD", "Foretold", "ForetoldTable", "change_of_refresh", "columns_added", "history_replaced"]
+__all__ = [
+    "FORETOLD",
+    "Foretold",
+    "ForetoldTable",
+    "change_of_refresh",
+    "columns_added",
+    "history_replaced",
+    "rows_appended",
+]
 
 FORETOLD = Version("foretold")
 """The version that a table will have when the next run has written it."""
@@ -50,7 +58,7 @@ def change_of_refresh(
     if mode is RefreshMode.FULL and is_redefined:
         return history_replaced(table, current)
     if mode is RefreshMode.APPEND or (mode is RefreshMode.FULL and is_empty):
-        return _change(table, ChangeKind.APPEND, ReasonCode.TABLE_APPENDED)
+        return rows_appended(table)
     return _change(table, ChangeKind.CHANGED, ReasonCode.ROWS_OVERWRITTEN)
 
 
@@ -58,6 +66,11 @@ def history_replaced(table: TableName, current: Version) -> TableChange:
     """The change of a table that is replaced together with its history."""
     reason = Reason.of(ReasonCode.TABLE_ROLLED_BACK, version=str(current), table=str(table))
     return TableChange(kind=ChangeKind.UNKNOWN, reason=reason)
+
+
+def rows_appended(table: TableName) -> TableChange:
+    """The change of a table that only gains rows."""
+    return _change(table, ChangeKind.APPEND, ReasonCode.TABLE_APPENDED)
 
 
 def columns_added(table: TableName) -> TableChange:

@@ -46,6 +46,7 @@ from tautochrone.runtime.planning.foretold import (
     change_of_refresh,
     columns_added,
     history_replaced,
+    rows_appended,
 )
 from tautochrone.runtime.refresh.sessions import CheckpointViews
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
@@ -294,9 +295,26 @@ class TablePlanner:
             self._require_stream(self._task(name))
         except TautochroneError as error:
             return replace(planned, causes=causes, refusal=Refusal.of(error, is_certain=False))
-        if planned.treatment is Treatment.ALTER and not self._merges(name):
-            planned = replace(planned, mode=RefreshMode.APPEND)
-        return replace(planned, causes=causes)
+        planned = replace(planned, causes=causes)
+        if self._merges(name):
+            return planned
+        if planned.treatment is Treatment.ALTER:
+            return replace(planned, mode=RefreshMode.APPEND)
+        return self._with_new_flows(planned)
+
+    def _with_new_flows(self, planned: DatasetPlan) -> DatasetPlan:
+        """A flow without a position reads its inputs from the beginning, if they have rows."""
+        name = planned.dataset
+        task = self._task(name)
+        metadata = task.fork.commit_metadata
+        positions = {} if metadata is None else metadata.positions
+        begin = [flow for flow in task.flows if flow.flow.name not in positions]
+        inputs = {table for flow in begin for table in flow.inputs.stream} & task.inputs.keys()
+        if not any(self._input(table).row_count(task.inputs[table]) for table in inputs):
+            return planned
+        self.foretold[name] = Foretold(change=rows_appended(name), rows=planned.rows)
+        reason = Reason.of(ReasonCode.FLOW_BEGINS, table=str(name))
+        return replace(planned, treatment=Treatment.FOLLOW, mode=RefreshMode.APPEND, reason=reason)
 
     def _merges(self, table: TableName) -> bool:
         """Whether a streaming table's events are merged by key."""
