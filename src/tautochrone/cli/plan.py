@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.options import names_of, options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, report, table
 from tautochrone.errors import TautochroneError
+from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange, SinkAction, Treatment
 from tautochrone.redaction import redacted, redacted_fields
 
 if TYPE_CHECKING:
@@ -107,9 +108,12 @@ def _dataset_rows(planned: ProjectPlan) -> tuple[Sequence[str], list[Sequence[st
     return ("dataset", "definition", "next run", "rows", "last took", "why"), rows
 
 
+_WITHOUT_MODE = (Treatment.LEAVE, Treatment.CREATE, Treatment.CLEAR)
+
+
 def _treatment(part: DatasetPlan) -> str:
     text = str(part.treatment)
-    if part.mode is not None and part.treatment not in ("leave", "create", "clear"):
+    if part.mode is not None and part.treatment not in _WITHOUT_MODE:
         text += f" ({part.mode})"
     return f"{text}?" if part.is_conditional else text
 
@@ -126,11 +130,12 @@ def _why(part: DatasetPlan) -> str:
 
 
 def _details(part: DatasetPlan) -> list[str]:
-    lines = [f"  {line}" for line in _columns(part)] if part.change == "changed" or part.columns else []
-    if part.change in ("new", "removed"):
-        lines = []
+    if not part.is_changed:
+        return []
+    is_known = part.change not in (DefinitionChange.NEW, DefinitionChange.REMOVED)
+    lines = [f"  {line}" for line in _columns(part)] if is_known else []
     lines += [f"  {line}" for line in part.difference]
-    if part.change == "changed" and not part.difference:
+    if part.change is DefinitionChange.CHANGED and not part.difference:
         lines.append("  its text is the same: what it reads or calls gives another query")
     if part.states:
         lines.append(f"  states built anew: {', '.join(state.table for state in part.states)}")
@@ -139,14 +144,19 @@ def _details(part: DatasetPlan) -> list[str]:
     return ["", f"{part.dataset.without_catalog}  {part.location or ''}".rstrip(), *lines] if lines else []
 
 
-_SIGNS = {"added": "+", "removed": "-", "kept": "=", "retyped": "~"}
+_SIGNS = {
+    ColumnChangeKind.ADDED: "+",
+    ColumnChangeKind.REMOVED: "-",
+    ColumnChangeKind.KEPT: "=",
+    ColumnChangeKind.RETYPED: "~",
+}
 
 
 def _columns(part: DatasetPlan) -> list[str]:
     lines = []
     for column in part.columns:
         types = " → ".join(kind for kind in (column.before, column.after) if kind is not None)
-        kept = "  stays in the table, NULL in new rows" if column.kind == "kept" else ""
+        kept = "  stays in the table, NULL in new rows" if column.kind is ColumnChangeKind.KEPT else ""
         lines.append(f"column {_SIGNS[column.kind]}{column.name} {types}{kept}")
     return lines
 
@@ -157,7 +167,7 @@ def _other_parts(planned: ProjectPlan) -> Iterable[tuple[str, list[str]]]:
         "sinks and publications": [
             f"{sink.sink} ({sink.format}): {sink.action}: {sink.reason}"
             for sink in planned.sinks
-            if sink.action != "leave"
+            if sink.action is not SinkAction.LEAVE
         ],
         "invariants": [f"{invariant.invariant}: {invariant.change}" for invariant in planned.invariants],
         "readers that keep old versions": [

@@ -209,6 +209,7 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
 def _explain(
     graph: Graph, plans: Sequence[ProjectPlan], default: RefreshPolicy, text: str, *, as_json: bool
 ) -> int:
+    from tautochrone.model.project_plan import DefinitionChange
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.plans import preview, refusal
 
@@ -241,7 +242,7 @@ def _explain(
         )
     else:
         answer().write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
-        if following is not None and following.is_changed and following.change != "new":
+        if following is not None and following.is_changed and following.change is not DefinitionChange.NEW:
             answer().write(redacted(f"next run  {next_mode or following.treatment}: {following.reason}\n"))
         for line in (*(f"because {reason}" for reason in reasons), "", *tree):
             answer().write(line + "\n")

@@ -22,6 +22,7 @@ from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork, LakeTable, Read
 from tautochrone.model.names import NOW, CheckpointNumber, TableName, Version, is_clock
 from tautochrone.model.project_plan import (
     ColumnChange,
+    ColumnChangeKind,
     DatasetPlan,
     DefinitionChange,
     FlowPlan,
@@ -262,12 +263,16 @@ class TablePlanner:
             mode = None if is_root else RefreshMode.FULL
             return replace(planned, treatment=Treatment.CLEAR, reason=reason, mode=mode)
         try:
-            table.require_widenable(fork, self._job.graph.schemas[name])
+            is_widened = table.require_widenable(fork, self._job.graph.schemas[name])
         except DefinitionError as error:
             return self._not_widened(planned, error)
         if planned.change is DefinitionChange.CHANGED:
             planned = replace(planned, reason=Reason.of(ReasonCode.FLOWS_GO_ON))
-        if any(column.after is not None for column in planned.columns):
+        if not is_widened:
+            # The table keeps a type that is wider than the definition's.
+            kept = tuple(part for part in planned.columns if part.kind is ColumnChangeKind.KEPT)
+            planned = replace(planned, columns=kept)
+        else:
             self.foretold[name] = Foretold(change=columns_added(name), rows=planned.rows)
             reason = Reason.of(ReasonCode.COLUMNS_IN_DEFINITION)
             planned = replace(planned, treatment=Treatment.ALTER, reason=reason)
