@@ -136,7 +136,7 @@ CHANGES: Mapping[str, tuple[Callable[[Pipeline], None], ...]] = {
     ),
     "column_gone": (
         _edit("definitions/sales.py", ", note STRING", ""),
-        _edit("definitions/big.sql", "id, amount", "amount"),
+        _edit("definitions/pairs.sql", "x.id, t.kind", "x.id"),
     ),
     "view_gone_and_type": (_remove, _edit("definitions/totals.sql", "sum(amount)", "sum(amount + 1)")),
     "flow_renamed": (_edit("definitions/merged.sql", "FLOW first", "FLOW second"),),

@@ -133,7 +133,7 @@ def _rebuild(pipeline: Pipeline) -> None:
         "definitions/picked.sql", "CREATE STREAMING TABLE picked AS SELECT amount FROM STREAM big;"
     )
     assert not refused()
-    pipeline.write("definitions/big.sql", "CREATE MATERIALIZED VIEW big AS SELECT amount FROM sales;")
+    pipeline.write("definitions/big.sql", "CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM sales;")
     assert refused() == {"picked"}
     assert not refused("picked")
 
