@@ -105,6 +105,20 @@ REFUSED = ProjectPlan(
     ),
 )
 
+UNCERTAIN = ProjectPlan(
+    job="shop",
+    datasets=(
+        DatasetPlan(
+            dataset=TOTALS,
+            kind=DatasetKind.STREAMING_TABLE,
+            change=DefinitionChange.UNCHANGED,
+            treatment=Treatment.LEAVE,
+            reason=Reason.of(ReasonCode.DEFINITION_UNCHANGED),
+            refusal=Refusal(error_class="STREAM_INPUT_CHANGED", text="it was overwritten", is_certain=False),
+        ),
+    ),
+)
+
 
 def run(monkeypatch: pytest.MonkeyPatch, planned: ProjectPlan | Exception, *arguments: str) -> int:
     def plan(*_: object, **__: object) -> ProjectPlan:
@@ -164,6 +178,7 @@ def test_markdown_folds_differences(monkeypatch: pytest.MonkeyPatch, capsys: Any
         (CHANGED, 1),
         (DefinitionError("CIRCULAR", "they read each other"), 2),
         (REFUSED, 3),
+        (UNCERTAIN, 1),
     ],
 )
 def test_exit_code(
@@ -171,6 +186,13 @@ def test_exit_code(
 ) -> None:
     assert run(monkeypatch, planned, "--exit-code") == status
     capsys.readouterr()
+
+
+def test_what_may_be_refused_is_a_danger(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert run(monkeypatch, UNCERTAIN) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    text = "if rows of an input turn out to be others: [STREAM_INPUT_CHANGED] it was overwritten"
+    assert first == f"! dataset refused: lake.shop.totals: {text}"
 
 
 def test_without_the_option_only_errors_are_failures(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -48,7 +48,7 @@ def plan(arguments: argparse.Namespace) -> int:
         _text(planned)
     if not arguments.exit_code:
         return 0
-    if planned.refusals:
+    if any(refusal.is_certain for refusal in planned.refusals):
         return _EXIT_REFUSED
     return _EXIT_CHANGED if planned.has_changes else 0
 
@@ -76,6 +76,8 @@ def _text(planned: ProjectPlan) -> None:
     if not planned.has_changes:
         since = "" if planned.checkpoint is None else f" since checkpoint {planned.checkpoint}"
         answer().write(f"no change{since}: {len(planned.datasets)} datasets\n")
+        if not planned.is_compared:
+            sys.stderr.write("the files, settings and environment are those of the last run\n")
         return
     header, rows = _dataset_rows(planned)
     table(header, rows)
@@ -88,8 +90,6 @@ def _text(planned: ProjectPlan) -> None:
     left = sum(not part.is_changed for part in planned.datasets)
     if left:
         answer().write(f"\n{left} more datasets stay as they are\n")
-    if not planned.is_compared:
-        sys.stderr.write("the files, settings and environment are those of the last run\n")
 
 
 def _dataset_rows(planned: ProjectPlan) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -339,9 +339,10 @@ class ProjectPlan:
 
 
 def _refused(kind: DangerKind, subject: str, refusal: Refusal) -> Danger:
-    return Danger(
-        kind=kind, subject=subject, text=f"[{refusal.error_class}] {refusal.text}", hint=refusal.hint
-    )
+    text = f"[{refusal.error_class}] {refusal.text}"
+    if not refusal.is_certain:
+        text = f"if rows of an input turn out to be others: {text}"
+    return Danger(kind=kind, subject=subject, text=text, hint=refusal.hint)
 
 
 def _as_json(value: object) -> Any:
