@@ -236,7 +236,17 @@ class TablePlanner:
 
     def _columns(self, table: TableName) -> tuple[ColumnChange, ...]:
         before, after = self._job.lake.schema(table), self._job.graph.schemas[table]
-        return column_changes(before, after, are_kept=not self._topology.is_view(table))
+        is_view = self._topology.is_view(table)
+        if not is_view and self._has_columns_of_flows(table):
+            # The schema of a streaming table has the columns that its table keeps.
+            written = {name.lower() for flow in self._topology.flows(table) for name in flow.schema.names}
+            after = StructType([field for field in after.fields if field.name.lower() in written])
+        return column_changes(before, after, are_kept=not is_view)
+
+    def _has_columns_of_flows(self, table: TableName) -> bool:
+        dataset = self._job.definitions.datasets[table]
+        is_made = dataset.bad_records_of is not None or dataset.events_of is not None
+        return not is_made and dataset.schema_ddl is None and not self._merges(table)
 
     def _difference(self, table: TableName, change: DefinitionChange) -> tuple[str, ...]:
         details = self._details.get(table)
