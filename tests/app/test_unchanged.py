@@ -14,6 +14,7 @@ from tests.support.harness import Pipeline
 
 from tautochrone.app import unchanged
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.plan import plan
 from tautochrone.app.unchanged import News, end_without_news, last_run, program_of, run_and_remember
 from tautochrone.errors import MetaError
 from tautochrone.model import events
@@ -295,3 +296,25 @@ def test_what_only_spark_can_ask_is_not_remembered(project: Project, text: str) 
     (reason,) = [e.reason for e in project.emitted if isinstance(e, events.RunNotRemembered)]
     assert reason.code is ReasonCode.SOURCE_NOT_WATCHED
     assert project.begin() is News.UNKNOWN
+
+
+def test_a_plan_of_the_same_definitions_starts_no_spark(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """News of sources are no change of definitions; a comment is looked at."""
+    options = Options(spec=str(project.pipeline.folder / "spark-pipeline.yml"))
+
+    def start(*_: object, **__: object) -> None:
+        raise RuntimeError("Spark starts")
+
+    monkeypatch.setattr("tautochrone.app.launch.launch", start)
+    (project.folder / "2.json").write_text('{"id": 2}\n')
+    unchanged_plan = plan(options)
+    assert not unchanged_plan.has_changes
+    assert not unchanged_plan.is_compared
+    assert [part.dataset.table for part in unchanged_plan.datasets] == ["orders", "total"]
+    with pytest.raises(RuntimeError, match="Spark starts"):
+        plan(options, full=["total"])
+    project.pipeline.write("definitions/total.sql", VIEW + " -- all")
+    with pytest.raises(RuntimeError, match="Spark starts"):
+        plan(options)

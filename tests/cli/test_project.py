@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
 
+import tautochrone.testing.sqlite_sink  # noqa: F401
 from tautochrone.app import open as opening
-from tautochrone.cli.main import _parser
+from tautochrone.cli.main import _parser, handler_of
 from tautochrone.cli.project import dry_run
 from tautochrone.errors import DefinitionError, SinkError, TautochroneError
 from tautochrone.redaction import MASK, keep_secret
@@ -164,3 +166,71 @@ def test_names_that_cannot_be_explained(taut: Taut) -> None:
     (taut.folder / "d/b.sql").write_text("CREATE TEMPORARY VIEW some AS SELECT * FROM orders")
     with pytest.raises(TautochroneError, match=r"NOTHING_TO_EXPLAIN.*some is a temporary view"):
         taut("--explain", "some")
+
+
+STREAM = """
+from pyspark import pipelines as dp
+
+@dp.table
+def sales():
+    return spark.readStream.schema("id BIGINT, amount INT").json("@IN@")
+"""
+
+
+def test_what_the_next_run_does_and_refuses_is_said(
+    pipeline: Pipeline, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pipeline.folder / "in"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"id": 1, "amount": 2}\n')
+    text = STREAM.replace("@IN@", str(folder))
+    pipeline.write("definitions/sales.py", text)
+    view = "CREATE MATERIALIZED VIEW total AS SELECT sum(amount) AS amount FROM sales"
+    pipeline.write("definitions/total.sql", view)
+    assert pipeline.run().state == "COMPLETED"
+    monkeypatch.setattr(opening, "start_session", lambda *_: pipeline.session)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+
+    def taut(command: str, *arguments: str) -> tuple[int, str, str]:
+        spec = str(pipeline.folder / "spark-pipeline.yml")
+        options = _parser().parse_args([command, "--spec", spec, *arguments])
+        status = handler_of(command)(options)
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    assert taut("plan", "--exit-code")[:2] == (0, "no change since checkpoint 1: 2 datasets\n")
+    pipeline.write("definitions/total.sql", view + " WHERE amount > 0")
+    out = taut("dry-run", "--explain", "total")[1]
+    assert "next run  full: the definition changed: its query\n" in out
+    status, out, _ = taut("plan", "--exit-code")
+    assert status == 1
+    assert "+WHERE amount > 0" in out
+    pipeline.write("definitions/sales.py", text.replace('INT"', 'STRING"'))
+    status, _, err = taut("dry-run")
+    assert status == 1
+    assert err.startswith("[INCOMPATIBLE_SCHEMA_CHANGE] lake.default.sales cannot take its new columns")
+    assert "definitions/sales.py:" in err
+    assert "  hint: rebuild it with --full-refresh sales" in err
+    status, out, _ = taut("plan", "--exit-code")
+    assert status == 3
+    assert out.startswith("! run refused: lake.default.sales: [INCOMPATIBLE_SCHEMA_CHANGE]")
+    status, out, _ = taut("plan", "--exit-code", "--full-refresh", "sales")
+    assert status == 1
+    assert "clear" in out
+
+
+def test_sinks_of_settings_are_listed_and_their_keys_checked(taut: Taut) -> None:
+    options = '[sinks.mirror.options]\npath = "mirror.db"\n'
+    mirror = '[sinks.mirror]\nformat = "toy-sqlite"\n'
+    (taut.folder / "tautochrone.toml").write_text(mirror + options)
+    text = DEFINITIONS.replace(
+        "VIEW orders AS", "VIEW orders TBLPROPERTIES ('tautochrone.sinks' = 'mirror') AS"
+    )
+    (taut.folder / "d/a.sql").write_text(text)
+    out, _ = taut("--json")
+    sink = json.loads(out.splitlines()[-1])
+    assert (sink["dataset"], sink["kind"], sink["format"]) == ("mirror", "sink", "toy-sqlite")
+    assert sink["reads"] == ["lake.default.orders"]
+    (taut.folder / "tautochrone.toml").write_text(f'{mirror}key = ["nr"]\n{options}')
+    with pytest.raises(TautochroneError, match=r"SINK_COLUMN_MISSING.*orders has no column nr"):
+        taut()

@@ -19,10 +19,12 @@ from tests.support.ended_runs import as_process, ended
 
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.open import Project
+from tautochrone.app.plan_graph import plan_of_graph
 from tautochrone.app.stores import project_store
 from tautochrone.iceberg.sessions.spark_sessions import lake_conf
 from tautochrone.model.effects import Effects
 from tautochrone.model.events import Event
+from tautochrone.model.project_plan import ProjectPlan
 from tautochrone.model.reason import ReasonCode
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import Settings
@@ -133,6 +135,13 @@ class Pipeline:
         with self.opened(full=full) as (job, happened):
             self.execute(job, full=full)
             return happened
+
+    def plan(self, *, full: Sequence[str] = ()) -> ProjectPlan:
+        """What the next run will do, as `taut plan` computes it in a process of its own."""
+        self._close_project()
+        with Project(self._options, lambda _: None, base=self.session) as project:
+            definitions, graph = project.analysed(full)
+            return plan_of_graph(project, definitions, graph, full)
 
     def execute(self, job: Job, *, full: Sequence[str] = ()) -> None:
         """A one-shot run of a job that is already there, and was analysed when it was opened."""

@@ -27,7 +27,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import Settings, confs_without_project
 from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
-from tautochrone.runtime.delivery.check_sinks import Mirror, mirrors_of
+from tautochrone.runtime.delivery.check_sinks import MirroredTable, mirrored_tables
 from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
 from tautochrone.sinks import examine_sink, has_adapter
 from tautochrone.spark.session.settings import SparkSettings
@@ -175,14 +175,17 @@ def _sink(sink: SinkDeclaration) -> str:
 
 def _mirrored_tables(sink: SinkDeclaration, graph: Graph) -> str:
     try:
-        tables = [f"{mirror.table.without_catalog} is {_shown(mirror)}" for mirror in mirrors_of(sink, graph)]
+        tables = [
+            f"{mirror.table.without_catalog} is {_shown(mirror)}"
+            for mirror in mirrored_tables(sink, graph.schemas)
+        ]
     except SinkError as error:
         error.location = error.location or sink.location or None
         raise
     return f"{sink.name}: {'; '.join(tables)}"
 
 
-def _shown(mirror: Mirror) -> str:
+def _shown(mirror: MirroredTable) -> str:
     key = f", key {', '.join(mirror.key)}" if mirror.key else ""
     return f"{mirror.shown_as or mirror.format}{key}"
 

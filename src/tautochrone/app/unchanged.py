@@ -50,6 +50,7 @@ __all__ = [
     "LastRun",
     "News",
     "end_without_news",
+    "has_same_definitions",
     "last_run",
     "program_of",
     "run_and_remember",
@@ -214,6 +215,26 @@ def _news(store: Store, settings: Settings, last: LastRun) -> News:
         return News.NONE
     is_little = folders.size - last.size <= _LITTLE_BYTES and last.took_ms <= _SHORT_MS
     return News.LITTLE if is_little else News.UNKNOWN
+
+
+def has_same_definitions(store: Store, settings: Settings, program: str) -> bool:
+    """Whether a job's last run was complete and over the same definitions, settings and environment, and
+    nobody wrote a table of it, or one that it reads, since. Without Spark.
+
+    Args:
+        program: of `program_of`.
+    """
+    last = _read(_file_of(settings))
+    if last is None or last.program != program or store.incarnation != last.incarnation:
+        return False
+    newest = store.checkpoints.latest_published(settings.job)
+    fence = int(store.jobs.newest_fence(settings.job))
+    if newest is None or (fence, newest.number) != (last.fence, last.checkpoint):
+        return False
+    try:
+        return _locations(settings, map(TableName.parse, last.tables)) == last.tables
+    except (OSError, TautochroneError):
+        return False
 
 
 def _record(

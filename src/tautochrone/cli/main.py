@@ -77,6 +77,7 @@ def _parser() -> _Parser:
     _add_prepare(commands)
     _add_dry_run(commands)
     _add_test(commands)
+    _add_plan(commands)
     _add_run(commands)
     _add_adopt(commands)
     _add_command(commands, "doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
@@ -189,6 +190,23 @@ def _add_test(commands: Any) -> None:
         "--checkpoint", type=int, metavar="N", help="with --record: this checkpoint (default: the newest)"
     )
     test.add_argument("--output", metavar="FILE", help="with --record: write it into this new file")
+
+
+def _add_plan(commands: Any) -> None:
+    plan = _add_command(commands, "plan", "show what the next run will do, and change nothing")
+    shown = plan.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="the plan as one JSON object on stdout")
+    shown.add_argument("--markdown", action="store_true", help="the plan for a pull request")
+    plan.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 when something changes, with 3 when the run will refuse something",
+    )
+    plan.add_argument("--job", metavar="NAME", help="plan this job of the project's [jobs]")
+    plan.add_argument(
+        "--full-refresh", action="append", default=[], metavar="A,B", help="as if these tables were rebuilt"
+    )
+    plan.add_argument("--full-refresh-all", action="store_true", help="as if all tables were rebuilt")
 
 
 def _add_run(commands: Any) -> None:
@@ -567,6 +585,7 @@ COMMANDS = {
     "prepare": ("project", "prepare"),
     "dry-run": ("project", "dry_run"),
     "test": ("unit_tests", "unit_tests"),
+    "plan": ("plan", "plan"),
     "run": ("run", "run"),
     "adopt": ("lake", "adopt"),
     "doctor": ("project", "doctor"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line, line_events, show, table
-from tautochrone.errors import DefinitionError
+from tautochrone.cli.plan import write_refusals
+from tautochrone.errors import DefinitionError, MetaError
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
     from tautochrone.app.finding import Finding
     from tautochrone.model.checkpoint import RefreshPolicy
+    from tautochrone.model.project_plan import ProjectPlan
     from tautochrone.project.graph import Graph
-    from tautochrone.runtime.delivery.check_sinks import Mirror
+    from tautochrone.project.settings import SinkSettings
+    from tautochrone.runtime.delivery.check_sinks import MirroredTable
 
 __all__ = ["config", "doctor", "dry_run", "init", "prepare", "support_bundle"]
 
@@ -83,12 +87,13 @@ def config(arguments: argparse.Namespace) -> int:
 
 
 def dry_run(arguments: argparse.Namespace) -> int:
-    """Resolve the whole graph, show it, write nothing."""
+    """Resolve the whole graph, show it, write nothing; 1 when the next run will refuse something."""
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
     located = locate_and_launch(options)
     from tautochrone.app.open import Project
+    from tautochrone.app.plan_graph import plans_of_jobs
     from tautochrone.model.definitions import DatasetKind
     from tautochrone.project.graph import shared_sources
     from tautochrone.runtime.delivery.check_sinks import check_sinks
@@ -97,13 +102,19 @@ def dry_run(arguments: argparse.Namespace) -> int:
         definitions, graph = project.analysed()
         mirrors = check_sinks(project.base, definitions, graph, project.settings.sinks)
         default = project.settings.refresh_policy
+        try:
+            plans = plans_of_jobs(project, definitions, graph)
+        except MetaError as error:
+            # The project itself can be checked without its service.
+            plans = []
+            sys.stderr.write(redacted(f"warning: what the next run will refuse is not known: {error}\n"))
         if arguments.explain is not None:
-            return _explain(graph, default, arguments.explain, as_json=arguments.json)
+            return _explain(graph, plans, default, arguments.explain, as_json=arguments.json)
         views = [
             name for name, dataset in graph.definitions.datasets.items() if dataset.kind is DatasetKind.VIEW
         ]
         entries = [_entry(graph, name, default) for name in (*graph.order, *sorted(views))]
-        entries += [_sink_entry(graph, name) for name in sorted(graph.definitions.sinks)]
+        entries += _sink_entries(graph, project.settings.sinks)
         shared = shared_sources(graph)
     for entry in entries:
         if entry.get("warning"):
@@ -128,10 +139,10 @@ def dry_run(arguments: argparse.Namespace) -> int:
             ],
         )
         _show_mirrors(mirrors)
-    return 0
+    return 1 if write_refusals(plans) else 0
 
 
-def _mirror_entry(mirror: Mirror) -> dict[str, Any]:
+def _mirror_entry(mirror: MirroredTable) -> dict[str, Any]:
     return {
         "dataset": str(mirror.table),
         "kind": "mirror",
@@ -144,7 +155,7 @@ def _mirror_entry(mirror: Mirror) -> dict[str, Any]:
     }
 
 
-def _show_mirrors(mirrors: Sequence[Mirror]) -> None:
+def _show_mirrors(mirrors: Sequence[MirroredTable]) -> None:
     """What goes where, below the datasets."""
     if not mirrors:
         return
@@ -195,6 +206,29 @@ def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, A
     return entry
 
 
+def _sink_entries(graph: Graph, settings: Mapping[str, SinkSettings]) -> list[dict[str, Any]]:
+    """The sinks and publications of the project: those of definition files, and those that settings and
+    properties of tables declare."""
+    from tautochrone.project.sinks import sink_declarations
+    from tautochrone.sinks import has_adapter
+
+    entries = [_sink_entry(graph, name) for name in sorted(graph.definitions.sinks)]
+    names = {entry["dataset"] for entry in entries}
+    return entries + [
+        {
+            "dataset": sink.name,
+            "kind": "sink",
+            "reads": [str(table) for table in sink.tables],
+            "format": sink.format,
+            "flows": [],
+            "policy": None,
+            "location": sink.location,
+        }
+        for sink in sink_declarations(graph.definitions, graph, settings, has_adapter)
+        if sink.name not in names
+    ]
+
+
 def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
     sink, inputs = graph.definitions.sinks[name], graph.inputs(name)
     outside = ["a stream from outside"] if inputs.external_streams else []
@@ -209,7 +243,10 @@ def _sink_entry(graph: Graph, name: TableName) -> dict[str, Any]:
     }
 
 
-def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) -> int:
+def _explain(
+    graph: Graph, plans: Sequence[ProjectPlan], default: RefreshPolicy, text: str, *, as_json: bool
+) -> int:
+    from tautochrone.model.project_plan import DefinitionChange
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.plans import preview, refusal
 
@@ -223,6 +260,8 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
             location=str(graph.definitions.datasets[name].location),
         )
     warning = refusal(graph, name, planned)
+    following = next((part for plan in plans if (part := plan.dataset(name)) is not None), None)
+    next_mode = None if following is None or following.mode is None else str(following.mode)
     # Expressions are shown literally, and a definition may have read a secret into one.
     reasons, tree = ([redacted(str(line)) for line in lines] for lines in (planned.reasons, planned.tree))
     if as_json:
@@ -231,6 +270,8 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
                 "dataset": str(name),
                 "policy": str(planned.policy),
                 "mode": str(planned.mode),
+                "next_run": next_mode,
+                **reason_fields("next_run_reason", None if following is None else following.reason),
                 "reasons": reasons,
                 "tree": tree,
                 "warning": warning,
@@ -238,6 +279,8 @@ def _explain(graph: Graph, default: RefreshPolicy, text: str, *, as_json: bool) 
         )
     else:
         answer().write(f"{name}  policy {planned.policy}  mode {planned.mode}\n")
+        if following is not None and following.is_changed and following.change is not DefinitionChange.NEW:
+            answer().write(redacted(f"next run  {next_mode or following.treatment}: {following.reason}\n"))
         for line in (*(f"because {reason}" for reason in reasons), "", *tree):
             answer().write(line + "\n")
         if warning is not None:

@@ -605,8 +605,8 @@ class LakeTable(ReadableTable, Protocol):
             ForeignTableError: the foreign table is not there, or cannot be followed.
         """
 
-    def require_widenable(self, fork: Fork, schema: Any) -> None:
-        """Raises `DefinitionError` where `widen` would."""
+    def require_widenable(self, fork: Fork, schema: Any) -> bool:
+        """Whether `widen` would change the table; raises `DefinitionError` where it would."""
 
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         """Add the columns of `schema` that the table lacks, as nullable ones; the next version has them.

@@ -39,6 +39,19 @@ class ReasonCode(StrEnum):
     ADOPTED = "ADOPTED"
     NODE_RULE = "NODE_RULE"
 
+    # What the next run will do.
+    TABLE_TO_CREATE = "TABLE_TO_CREATE"
+    DEFINITION_UNCHANGED = "DEFINITION_UNCHANGED"
+    FLOWS_GO_ON = "FLOWS_GO_ON"
+    DATASET_NOT_DEFINED = "DATASET_NOT_DEFINED"
+    FLOW_BEGINS = "FLOW_BEGINS"
+    FLOW_POSITION_LOST = "FLOW_POSITION_LOST"
+    RUN_WILL_REFUSE = "RUN_WILL_REFUSE"
+    SINK_BEGINS = "SINK_BEGINS"
+    SINK_SENT_WHOLE = "SINK_SENT_WHOLE"
+    SINK_GETS_CHANGES = "SINK_GETS_CHANGES"
+    SINK_UNCHANGED = "SINK_UNCHANGED"
+
     # Why a change could not be followed.
     INCREMENTAL_FAILED = "INCREMENTAL_FAILED"
     UNSUPPORTED_QUERY = "UNSUPPORTED_QUERY"
@@ -392,6 +405,23 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.FIRST_BUILD: "first build",
     ReasonCode.DEFINITION_CHANGED: _definition_text,
+    ReasonCode.TABLE_TO_CREATE: "its table is created, and its flows begin",
+    ReasonCode.DEFINITION_UNCHANGED: "its definition is the same",
+    ReasonCode.FLOWS_GO_ON: (
+        "its flows go on from their positions with the new query; rows that are there stay as they are"
+    ),
+    ReasonCode.DATASET_NOT_DEFINED: (
+        "no definition of the job has it any more: its table stays as it is, and no run writes it"
+    ),
+    ReasonCode.FLOW_BEGINS: "{table} has no position of it: it reads its source from the beginning",
+    ReasonCode.FLOW_POSITION_LOST: (
+        "no flow of this name writes {table} any more, so nothing reads on from where it stands"
+    ),
+    ReasonCode.RUN_WILL_REFUSE: "the next run refuses it: {error_class}",
+    ReasonCode.SINK_BEGINS: "it is delivered to for the first time: all rows are sent",
+    ReasonCode.SINK_SENT_WHOLE: "all rows of {tables} are sent",
+    ReasonCode.SINK_GETS_CHANGES: "it gets what changes in {tables}",
+    ReasonCode.SINK_UNCHANGED: "nothing that it shows changes",
     ReasonCode.FULL_REFRESH_REQUESTED: "a full refresh was asked for",
     ReasonCode.POLICY_IS_FULL: "its refresh policy is full",
     ReasonCode.NO_INPUT_CHANGED: "no input changed",

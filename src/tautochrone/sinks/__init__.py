@@ -5,6 +5,7 @@ from __future__ import annotations
 from tautochrone.sinks.adapters import (
     check_mirrored_table,
     check_sink,
+    columns_of_key,
     examine_sink,
     has_adapter,
     known_formats,
@@ -15,6 +16,7 @@ from tautochrone.sinks.adapters import (
 __all__ = [
     "check_mirrored_table",
     "check_sink",
+    "columns_of_key",
     "examine_sink",
     "has_adapter",
     "known_formats",

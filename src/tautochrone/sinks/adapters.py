@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -33,6 +33,7 @@ __all__ = [
     "SinkFactory",
     "check_mirrored_table",
     "check_sink",
+    "columns_of_key",
     "examine_sink",
     "has_adapter",
     "known_formats",
@@ -201,6 +202,30 @@ def check_mirrored_table(declaration: SinkDeclaration, table: TableName, schema:
     else:
         check = EntryPoint(name, own.checks_table, _GROUP).load() if own.checks_table else None
     return None if check is None else str(check(name, options, table, schema, declaration.key_of(table)))
+
+
+def columns_of_key(sink: str, table: TableName, columns: Sequence[str], key: Sequence[str]) -> list[str]:
+    """The columns of a key as a table spells them.
+
+    Raises:
+        SinkError: `SINK_COLUMN_MISSING`, the table has no such column.
+
+    Example:
+        >>> columns_of_key("mirror", TableName("lake", ("shop",), "orders"), ["Id", "price"], ["id"])
+        ['Id']
+    """
+    names = {column.lower(): column for column in columns}
+    lacking = [column for column in key if column.lower() not in names]
+    if lacking:
+        raise SinkError(
+            "SINK_COLUMN_MISSING",
+            f"Sink {sink}: {table} has no column {', '.join(lacking)}, which its key names",
+            hint=f"Its columns: {', '.join(names.values())}. A key of this table alone: "
+            f'[sinks.{sink}.keys] {table.table} = ["…"] in tautochrone.toml.',
+            parameters={"sink": sink, "table": str(table)},
+            sqlstate="42703",
+        )
+    return [names[column.lower()] for column in key]
 
 
 def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str | None:

@@ -20,31 +20,12 @@ from pyspark.sql import types as spark
 from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
+from tautochrone.sinks.adapters import columns_of_key
 from tautochrone.sinks.batches import column_batches, single_precision
 
-__all__ = ["JsonRows", "comparable", "key_columns", "row_number", "to_text"]
+__all__ = ["JsonRows", "comparable", "row_number", "to_text"]
 
 _Encode = Callable[[Any], Any]
-
-
-def key_columns(sink: str, table: TableName, schema: Any, key: Sequence[str]) -> list[str]:
-    """The columns of a key as the table spells them.
-
-    Raises:
-        SinkError: `SINK_COLUMN_MISSING`, one of them is not there.
-    """
-    names = {field.name.lower(): field.name for field in schema.fields}
-    lacking = [column for column in key if column.lower() not in names]
-    if lacking:
-        raise SinkError(
-            "SINK_COLUMN_MISSING",
-            f"Sink {sink}: {table} has no column {', '.join(lacking)}, which its key names",
-            hint=f"Its columns: {', '.join(names.values())}. A key of this table alone: "
-            f'[sinks.{sink}.keys] {table.table} = ["…"] in tautochrone.toml.',
-            parameters={"sink": sink, "table": str(table)},
-            sqlstate="42703",
-        )
-    return [names[column.lower()] for column in key]
 
 
 class JsonRows:
@@ -55,7 +36,7 @@ class JsonRows:
     """
 
     def __init__(self, sink: str, table: TableName, schema: Any, key: Sequence[str]) -> None:
-        self.key = key_columns(sink, table, schema, key)
+        self.key = columns_of_key(sink, table, schema.names, key)
         self._encoders = {
             field.name: _encoder(sink, f"{table.table}.{field.name}", field.dataType)
             for field in schema.fields

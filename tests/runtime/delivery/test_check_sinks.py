@@ -16,7 +16,7 @@ from tautochrone.model.names import TableName
 from tautochrone.project.definitions import Sink
 from tautochrone.project.queries import Project, PythonQuery
 from tautochrone.project.settings import SinkSettings
-from tautochrone.runtime.delivery.check_sinks import Mirror, check_sinks
+from tautochrone.runtime.delivery.check_sinks import MirroredTable, check_sinks
 from tautochrone.sinks import check_sink, known_formats, register_sink
 
 HERE = SourceLocation("pipeline.py", 3)
@@ -34,7 +34,7 @@ def check(
     columns: Any = None,
     settings: SinkSettings = SinkSettings(),  # noqa: B008
     **options: str,
-) -> list[Mirror]:
+) -> list[MirroredTable]:
     """The sink of a project, with one flow into it and one table that names it."""
     project = Project(Path(), data_sources=list(data_sources))
     query = PythonQuery(lambda: None, project, None, None)  # type: ignore[arg-type]
@@ -69,6 +69,7 @@ def test_options_of_adapters_are_checked_without_their_system(tmp_path: Path) ->
         ("starrocks", {}, "SINK_OPTION_MISSING"),
         ("kafka-transactional", {"kafka.bootstrap.servers": "h:1", "mode": "x"}, "SINK_OPTION_INVALID"),
         ("kafka-transactional", {"kafka.bootstrap.servers": "h:1"}, "SINK_NEEDS_KEY"),
+        ("kafka-transactional", {"kafka.bootstrap.servers": "h:1", "key": "nr"}, "SINK_COLUMN_MISSING"),
         ("clickhouse", {"url": "clickhouse://embedded/a", "no": "1"}, "SINK_OPTION_INVALID"),
     ):
         with pytest.raises(SinkError) as refused:

@@ -318,8 +318,8 @@ class IcebergTable(IcebergMaintenance):
     def follow(self, fork: Fork, foreign: ForeignTable, commit_metadata: CommitMetadata) -> Followed:
         return follow(self._iceberg, self._name, self._effects, fork, foreign, commit_metadata)
 
-    def require_widenable(self, fork: Fork, schema: Any) -> None:
-        widened_schema(self._iceberg, self._name, fork.handle, schema)
+    def require_widenable(self, fork: Fork, schema: Any) -> bool:
+        return widened_schema(self._iceberg, self._name, fork.handle, schema) is not None
 
     def widen(self, fork: Fork, schema: Any, commit_metadata: CommitMetadata) -> Sequence[str]:
         old_columns = set(column_names(fork.handle.table.schema()))

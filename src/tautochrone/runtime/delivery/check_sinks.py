@@ -8,28 +8,37 @@ sink says it shows. So the sinks of a store that was lost, restored or replaced 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.sql.types import StructType
 
-from tautochrone.errors import DefinitionError, SinkError
+from tautochrone.errors import DefinitionError, RefreshError, SinkError
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import Published, SinkDeclaration, SinkStatus
+from tautochrone.model.sink import PUBLICATIONS, Published, SinkDeclaration, SinkStatus
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
-from tautochrone.sinks import check_mirrored_table, check_sink, has_adapter, known_formats
+from tautochrone.sinks import check_mirrored_table, check_sink, columns_of_key, has_adapter, known_formats
 
-__all__ = ["Mirror", "check_sinks", "mirrors_of", "require_keys", "require_own"]
+__all__ = [
+    "MirroredTable",
+    "check_sinks",
+    "mirrored_tables",
+    "only_inserts_error",
+    "require_keys",
+    "require_own",
+    "sink_input_error",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mirror:
+class MirroredTable:
     """A table of a sink with an adapter.
 
     Attributes:
@@ -48,7 +57,7 @@ class Mirror:
 
 def check_sinks(
     session: Any, definitions: Definitions, graph: Graph, settings: Mapping[str, SinkSettings]
-) -> list[Mirror]:
+) -> list[MirroredTable]:
     """Refuse sinks that a run could not open, and tables that they could not have. Nothing is connected to.
 
     Returns:
@@ -58,19 +67,16 @@ def check_sinks(
         DefinitionError: as `sink_declarations` and `stream_sinks`; `SINK_FORMAT_UNKNOWN`, Spark has no data
             source of this name.
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; what is wrong with the options;
-            `SINK_NEEDS_KEY`; as `mirrors_of`.
+            as `mirrored_tables`.
     """
-    mirrors: list[Mirror] = []
+    mirrors: list[MirroredTable] = []
     locations = {sink.name.table: str(sink.location) for sink in definitions.sinks.values()}
     for declaration in sink_declarations(definitions, graph, settings, has_adapter):
         try:
-            needs_key = check_sink(declaration.name, declaration.format, declaration.options)
-            if needs_key:
-                require_keys(declaration)
-            mirrors += mirrors_of(declaration, graph)
+            mirrors += mirrored_tables(declaration, graph.schemas)
         except SinkError as error:
             # A sink that only the settings declare is in no definition file.
-            error.location = error.location or locations.get(declaration.name)
+            error.location = error.location or declaration.location or locations.get(declaration.name)
             raise
     for sink in stream_sinks(definitions, graph, settings, has_adapter):
         # A registration belongs to the session of one query, which is not this one.
@@ -79,26 +85,40 @@ def check_sinks(
     return mirrors
 
 
-def mirrors_of(declaration: SinkDeclaration, graph: Graph) -> Iterator[Mirror]:
-    """The tables of a sink, each after it is checked without the sink's system.
+def mirrored_tables(
+    declaration: SinkDeclaration, schemas: Mapping[TableName, StructType]
+) -> list[MirroredTable]:
+    """The tables of a sink, after it and they are checked without the sink's system.
+
+    Args:
+        schemas: of tables. Those of tables that something outside gives are known once they are there.
 
     Raises:
-        SinkError: `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`, `SINK_COLUMN_NAME_RESERVED`,
-            `SINK_COLUMN_MISSING`: the sink cannot have a table.
+        SinkError: what is wrong with the options; `SINK_NEEDS_KEY`; `SINK_COLUMN_MISSING`, a table lacks a
+            column of its key; `SINK_TYPE_UNSUPPORTED`, `SINK_SCHEMA_UNSUPPORTED`,
+            `SINK_COLUMN_NAME_RESERVED`: the sink cannot have a table.
     """
+    if check_sink(declaration.name, declaration.format, declaration.options):
+        require_keys(declaration)
+    mirrored = []
     for table in declaration.tables:
-        schema = graph.schemas.get(table)
-        # The columns of a table that something outside gives are known once it is there.
-        shown_as = None if schema is None else check_mirrored_table(declaration, table, schema)
-        yield Mirror(
-            sink=declaration.name,
-            format=declaration.format,
-            table=table,
-            shown_as=shown_as,
-            key=declaration.key_of(table),
-            inserts_only=table in declaration.insert_only,
-            location=declaration.location,
+        schema, key, shown_as = schemas.get(table), declaration.key_of(table), None
+        if schema is not None:
+            if declaration.format not in PUBLICATIONS.values():
+                columns_of_key(declaration.name, table, schema.names, key)
+            shown_as = check_mirrored_table(declaration, table, schema)
+        mirrored.append(
+            MirroredTable(
+                sink=declaration.name,
+                format=declaration.format,
+                table=table,
+                shown_as=shown_as,
+                key=key,
+                inserts_only=table in declaration.insert_only,
+                location=declaration.location,
+            )
         )
+    return mirrored
 
 
 def require_keys(declaration: SinkDeclaration) -> None:
@@ -117,6 +137,28 @@ def require_keys(declaration: SinkDeclaration) -> None:
                 '["id"] for this table.',
                 location=declaration.location or None,
             )
+
+
+def only_inserts_error(declaration: SinkDeclaration, table: TableName, reason: object) -> SinkError:
+    """The error of a sink that takes only new rows of a table, of which others changed."""
+    return SinkError(
+        "SINK_TAKES_INSERTS_ONLY",
+        f"Sink {declaration.name} takes only new rows of {table}: {reason}",
+        hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
+        location=declaration.location or None,
+        parameters={"sink": declaration.name, "table": str(table)},
+        sqlstate="0A000",
+    )
+
+
+def sink_input_error(sink: str, table: TableName, reason: object) -> RefreshError:
+    """The error of a sink that Spark writes, and whose input did not only gain rows."""
+    return RefreshError(
+        "STREAM_INPUT_CHANGED",
+        f"The sink {sink} reads {table} as a stream, and {reason}",
+        hint=f"a stream only takes appended rows; send all rows again with --full-refresh {sink}",
+        sqlstate="55000",
+    )
 
 
 def _registered_sources(sink: StreamSink) -> set[str]:

@@ -50,12 +50,12 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.runtime.delivery.check_sinks import require_keys, require_own
+from tautochrone.runtime.delivery.check_sinks import only_inserts_error, require_keys, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
-from tautochrone.sinks import open_sink
+from tautochrone.sinks import columns_of_key, open_sink
 
 __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
@@ -453,14 +453,7 @@ class Delivery:
         delta = delta_of(table, self.job.base, delivered, version)
         if only_inserts and delivered is not None and not delta.is_insert_only:
             reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
-            raise SinkError(
-                "SINK_TAKES_INSERTS_ONLY",
-                f"Sink {self.declaration.name} takes only new rows of {name}: {reason}",
-                hint="Mirror the table by its property tautochrone.sinks into a sink that takes updates.",
-                location=self.declaration.location or None,
-                parameters={"sink": self.declaration.name, "table": str(name)},
-                sqlstate="0A000",
-            )
+            raise only_inserts_error(self.declaration, name, reason)
         if changed is None:
             return self._as_inserts(sink, delta)
         if not sink.capabilities.replaces:
@@ -487,7 +480,10 @@ class Delivery:
         schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
         if self._ensured.get(name) != schema:
             self._rebuilds.pop(name, None)
-            reason = self._journal.ensure(sink, name, schema, self.declaration.key_of(name))
+            key = self.declaration.key_of(name)
+            if not isinstance(sink, TakesFiles):
+                columns_of_key(self.declaration.name, name, schema.names, key)
+            reason = self._journal.ensure(sink, name, schema, key)
             if reason is not None:
                 self._rebuilds[name] = reason
             self._ensured[name] = schema

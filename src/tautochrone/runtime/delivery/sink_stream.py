@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import FencedError, RefreshError, SinkFencedError
+from tautochrone.errors import FencedError, SinkFencedError
 from tautochrone.iceberg.changes.streams import waits_for_first_version
 from tautochrone.ingest.sink_query import SinkQuery
 from tautochrone.meta.protocols.deliveries import Deliveries
@@ -23,6 +23,7 @@ from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.project.sinks import StreamSink
+from tautochrone.runtime.delivery.check_sinks import sink_input_error
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
@@ -227,13 +228,7 @@ class SinkStream(SinkWorker):
                 continue
             change = self._job.lake_table(name).change_between(last, versions[name])
             if changes_rows(change):
-                raise RefreshError(
-                    "STREAM_INPUT_CHANGED",
-                    f"The sink {self.name} reads {name} as a stream, and {change.reason}",
-                    hint="a stream only takes appended rows; send all rows again with "
-                    f"--full-refresh {self.name}",
-                    sqlstate="55000",
-                )
+                raise sink_input_error(self.name, name, change.reason)
 
     def _is_rebuilt_since(self, flow: _Flow, versions: Mapping[TableName, Version]) -> bool:
         """Whether the rows of an input changed after these versions, so that a later checkpoint follows."""

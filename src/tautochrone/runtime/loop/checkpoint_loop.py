@@ -32,6 +32,7 @@ from tautochrone.runtime.loop.publication import Publication
 from tautochrone.runtime.loop.refresh_checkpoint import (
     CheckpointRefresher,
     RefreshProgress,
+    last_complete_versions,
     poll_upstream_jobs,
 )
 from tautochrone.runtime.loop.shadow_tables import ShadowTables
@@ -284,7 +285,8 @@ class CheckpointLoop:
         if self._number != checkpoint.number:
             self._number = checkpoint.number
             self._started_at, self._started_cpu_ms = time.monotonic(), cpu_ms()
-        progress = self._refresher.refresh_to(checkpoint, self._last_complete_versions(last), unreadable)
+        before = last_complete_versions(self._job, last)
+        progress = self._refresher.refresh_to(checkpoint, before, unreadable)
         if progress.lost is not None:
             self._abort(checkpoint, Reason.of(ReasonCode.JOB_TAKES_NO_PART, job=progress.lost))
             return Outcome.DONE
@@ -363,25 +365,6 @@ class CheckpointLoop:
             )
         )
 
-    def _last_complete_versions(
-        self, last: Mapping[TableName, Version]
-    ) -> dict[TableName, Mapping[TableName, Version]]:
-        """For each dataset the versions of all tables at its last complete checkpoint.
-
-        Args:
-            last: see `_refresh_and_publish`. Nearly all datasets are complete there.
-        """
-        if last.keys() >= self._job.tables.keys():
-            return dict.fromkeys(self._job.tables, last)
-        store = self._job.store
-        complete = {
-            status.dataset: status.checkpoint
-            for status in store.datasets.statuses()
-            if status.checkpoint is not None and status.dataset in self._job.tables
-        }
-        versions = {number: store.checkpoints.versions_at(number) for number in set(complete.values())}
-        return {dataset: versions[number] for dataset, number in complete.items()}
-
     def _report_once(self, event: events.Event) -> None:
         """Emit an event unless the last call emitted the same."""
         if event != self._last_report:
@@ -441,4 +424,4 @@ class _ChangeDetector:
         if table not in last:
             # Never built, or failed at the last checkpoint. The same input would fail again.
             return table not in failed or self._refresher.reads_other_files(table)
-        return self._refresher.needs_refresh(table)
+        return self._refresher.needs_refresh(table, last[table])

@@ -20,7 +20,7 @@ from tautochrone.model import events, limits
 from tautochrone.model.catalog import job_read_point
 from tautochrone.model.checkpoint import Checkpoint, RefreshMode
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
@@ -47,8 +47,11 @@ __all__ = [
     "CheckpointRefresher",
     "RefreshProgress",
     "UpstreamTables",
+    "last_complete_versions",
     "poll_upstream_jobs",
+    "refresh_context",
     "refresh_in_order",
+    "refresh_task",
     "upstream_of",
 ]
 
@@ -209,7 +212,7 @@ class CheckpointRefresher:
         )
         self._pipeline_views = CheckpointViews(job.definitions, job.graph)
         self._history = RefreshHistory(job.store.history.refreshes)
-        context = _refresh_context(job, self._pipeline_views, self._history)
+        context = refresh_context(job, self._pipeline_views, self._history)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
         self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed, self._readers)
@@ -289,13 +292,14 @@ class CheckpointRefresher:
             job.graph.invariants, self._pipeline_views, job.store, job.name, session, readable
         )
 
-    def needs_refresh(self, table: TableName) -> bool:
+    def needs_refresh(self, table: TableName, last: Version) -> bool:
         """Whether a dataset must be refreshed although none of its inputs changed: a user asked for it, it
-        reads something without versions, or another definition made its rows."""
+        reads something without versions, another definition made its rows, or it has columns that its
+        version `last` lacks."""
         if table in self._full:
             return True
         if not self._topology.is_view(table):
-            return False
+            return self._is_widened(table, last)
         unversioned = self._views.unversioned_reason(table, self._topology.flows(table)[0]) is not None
         return unversioned or self.reads_other_files(table) or self._is_redefined(table)
 
@@ -304,6 +308,15 @@ class CheckpointRefresher:
         if not self._topology.is_view(table):
             return False
         return self._views.reads_other_files(table, self._topology.flows(table)[0])
+
+    def _is_widened(self, table: TableName, last: Version) -> bool:
+        """Whether a streaming table got columns since a version. Only the takeover adds some."""
+        if table in self._compared_definitions:
+            return False
+        self._compared_definitions.add(table)
+        stored = self._job.tables[table]
+        change = stored.change_between(last, stored.current_version())
+        return change.reason.code is ReasonCode.COLUMNS_ADDED
 
     def _is_redefined(self, view: TableName) -> bool:
         """Whether another definition made the rows, or they were read from the files themselves.
@@ -363,27 +376,12 @@ class CheckpointRefresher:
     def _task(
         self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
     ) -> RefreshTask:
-        job, topology, versions = self._job, self._topology, self._sessions.versions
+        versions = self._sessions.versions
         # An older listing must not stand in for files that could not be taken in.
-        known = versions.keys() - self._unfollowed.keys()
-        inputs = {name: versions[name] for name in topology.inputs(table) if name in known}
-        dataset = job.definitions.datasets[table]
-        return RefreshTask(
-            table=job.tables[table],
-            fork=job.tables[table].fork(),
-            flows=tuple(topology.flows(table) if topology.is_view(table) else topology.derived_flows(table)),
-            checkpoint=checkpoint.number,
-            cut_at_ms=checkpoint.cut_at_ms,
-            inputs=inputs,
-            last_versions=last_versions,
-            policy=policy_of(dataset, job.settings.refresh_policy),
-            is_full_requested=table in self._full,
-            metadata=job.commit_metadata(
-                checkpoint=checkpoint.number,
-                definition=self._topology.fingerprint(table),
-                inputs={str(name): version for name, version in inputs.items()},
-            ),
-            location=str(dataset.location),
+        known = {name: version for name, version in versions.items() if name not in self._unfollowed}
+        is_full = table in self._full
+        return refresh_task(
+            self._job, table, known, last_versions, checkpoint.number, checkpoint.cut_at_ms, is_full=is_full
         )
 
     def _refresher(self, table: TableName) -> Refresher:
@@ -495,7 +493,68 @@ def _failure_of(error: Exception, where: str) -> Reason:
     return Reason.of(ReasonCode.REFRESH_FAILED, error_class=error_class, text=text)
 
 
-def _refresh_context(job: Job, views: CheckpointViews, history: RefreshHistory) -> RefreshContext:
+def refresh_task(
+    job: Job,
+    table: TableName,
+    versions: Mapping[TableName, Version],
+    last_versions: Mapping[TableName, Version],
+    checkpoint: CheckpointNumber,
+    cut_at_ms: int,
+    *,
+    is_full: bool,
+) -> RefreshTask:
+    """What is to be done for a derived dataset at a checkpoint.
+
+    Args:
+        table: the dataset; its table is one of `job.tables`.
+        versions: of tables and clocks at the checkpoint. An input without one is left out.
+        last_versions: see `RefreshTask`.
+        is_full: see `RefreshTask.is_full_requested`.
+    """
+    topology, dataset = job.topology, job.definitions.datasets[table]
+    inputs = {name: versions[name] for name in topology.inputs(table) if name in versions}
+    return RefreshTask(
+        table=job.tables[table],
+        fork=job.tables[table].fork(),
+        flows=tuple(topology.flows(table) if topology.is_view(table) else topology.derived_flows(table)),
+        checkpoint=checkpoint,
+        cut_at_ms=cut_at_ms,
+        inputs=inputs,
+        last_versions=last_versions,
+        policy=policy_of(dataset, job.settings.refresh_policy),
+        is_full_requested=is_full,
+        metadata=job.commit_metadata(
+            checkpoint=checkpoint,
+            definition=topology.fingerprint(table),
+            inputs={str(name): version for name, version in inputs.items()},
+        ),
+        location=str(dataset.location),
+    )
+
+
+def last_complete_versions(
+    job: Job, last: Mapping[TableName, Version]
+) -> dict[TableName, Mapping[TableName, Version]]:
+    """For each dataset of the job the versions of all tables at its last complete checkpoint.
+
+    Args:
+        last: the versions at the last checkpoint of which the job did its part. Nearly all datasets are
+            complete there.
+    """
+    if last.keys() >= job.tables.keys():
+        return dict.fromkeys(job.tables, last)
+    store = job.store
+    complete = {
+        status.dataset: status.checkpoint
+        for status in store.datasets.statuses()
+        if status.checkpoint is not None and status.dataset in job.tables
+    }
+    versions = {number: store.checkpoints.versions_at(number) for number in set(complete.values())}
+    return {dataset: versions[number] for dataset, number in complete.items()}
+
+
+def refresh_context(job: Job, views: CheckpointViews, history: RefreshHistory) -> RefreshContext:
+    """What all refreshes of a job share."""
     return RefreshContext(
         base=job.base,
         lake=job.lake,

@@ -25,7 +25,7 @@ from tautochrone.model import events
 from tautochrone.model.auto_cdc import keyed_apply_of
 from tautochrone.model.definitions import ColumnLineage, ColumnRef, DatasetDetails, DatasetKind, LakeColumn
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import ChangeKind, LakeTable
+from tautochrone.model.lake import ChangeKind, Fork, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import Definitions
@@ -41,7 +41,14 @@ from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason
 from tautochrone.spark.analysis.column_lineage import column_lineage
 
-__all__ = ["become_owner", "clear_table", "take_over"]
+__all__ = [
+    "become_owner",
+    "clear_table",
+    "require_own_table",
+    "retired_datasets",
+    "set_aside_reason",
+    "take_over",
+]
 
 
 def take_over(
@@ -102,7 +109,7 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
         MetaError: `JOB_RUNNING`, another run has the job; nothing was written.
     """
     store, datasets = job.store, _dataset_entries(job.topology)
-    before = {entry.name for entry in store.datasets.registered(job.name)}
+    retired = retired_datasets(job)
     job.effects.perform(
         Step.META_START,
         job.name,
@@ -133,9 +140,14 @@ def become_owner(job: Job, fence_in_lake: Fence) -> None:
         ),
     )
     job.journal.incarnation = store.incarnation
-    retired = sorted(before - {entry.name for entry in datasets})
     if retired:
         job.emit(events.DatasetsRetired(datasets=[str(name) for name in retired]))
+
+
+def retired_datasets(job: Job) -> list[TableName]:
+    """The datasets that the job registered and no longer defines."""
+    registered = {entry.name for entry in job.store.datasets.registered(job.name)}
+    return sorted(registered - {*job.graph.order})
 
 
 def _dataset_entries(topology: JobTopology) -> list[DatasetEntry]:
@@ -199,25 +211,38 @@ def _highest_fence(pipeline: str, definitions: Definitions, existing: Mapping[Ta
     highest = Fence(0)
     for name, table in existing.items():
         fork = table.fork()
-        if fork.commit_metadata is None:
-            raise LakeError(
-                "TABLE_ALREADY_EXISTS",
-                f"{name} exists and was not written by a Tautochrone pipeline",
-                hint="rename the dataset, rename or drop the table, or take it over with `taut adopt`",
-                location=str(definitions.datasets[name].location),
-                sqlstate="42P07",
-            )
-        if fork.commit_metadata.pipeline != pipeline:
-            raise LakeError(
-                "TABLE_OF_ANOTHER_PIPELINE",
-                f"{name} is written by pipeline {fork.commit_metadata.pipeline}",
-                hint="one dataset has one producing pipeline; if this one was renamed: "
-                f"`taut adopt --from-pipeline {fork.commit_metadata.pipeline}`",
-                location=str(definitions.datasets[name].location),
-                sqlstate="42P07",
-            )
+        require_own_table(pipeline, fork, str(definitions.datasets[name].location))
         highest = max(highest, fork.fence)
     return highest
+
+
+def require_own_table(pipeline: str, fork: Fork, location: str) -> None:
+    """Refuse a table that this pipeline did not write.
+
+    Args:
+        fork: of the table.
+        location: where its dataset is defined.
+
+    Raises:
+        LakeError: `TABLE_ALREADY_EXISTS`, `TABLE_OF_ANOTHER_PIPELINE`.
+    """
+    if fork.commit_metadata is None:
+        raise LakeError(
+            "TABLE_ALREADY_EXISTS",
+            f"{fork.table} exists and was not written by a Tautochrone pipeline",
+            hint="rename the dataset, rename or drop the table, or take it over with `taut adopt`",
+            location=location,
+            sqlstate="42P07",
+        )
+    if fork.commit_metadata.pipeline != pipeline:
+        raise LakeError(
+            "TABLE_OF_ANOTHER_PIPELINE",
+            f"{fork.table} is written by pipeline {fork.commit_metadata.pipeline}",
+            hint="one dataset has one producing pipeline; if this one was renamed: "
+            f"`taut adopt --from-pipeline {fork.commit_metadata.pipeline}`",
+            location=location,
+            sqlstate="42P07",
+        )
 
 
 def _settle_table(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
@@ -256,22 +281,29 @@ def _with_new_columns(job: Job, table: LakeTable) -> Sequence[str]:
     Raises:
         DefinitionError: `INCOMPATIBLE_SCHEMA_CHANGE`, of a table whose columns the project decides.
     """
-    dataset = job.definitions.datasets[table.name]
-    apply = keyed_apply_of(dataset.properties, str(dataset.location))
     try:
         return table.widen(table.fork(), job.graph.schemas[table.name], job.commit_metadata())
     except DefinitionError as error:
-        if apply is None or apply.relation is None:
-            raise
-        reason = aside_reason(apply.relation, error)
+        relation, reason = set_aside_reason(job.topology, table.name, error)
         job.set_aside[table.name] = reason
         dataset_name = str(table.name)
         job.emit(
-            events.TableSetAside(
-                flow=dataset_name, dataset=dataset_name, relation=apply.relation, reason=reason
-            )
+            events.TableSetAside(flow=dataset_name, dataset=dataset_name, relation=relation, reason=reason)
         )
         return ()
+
+
+def set_aside_reason(topology: JobTopology, name: TableName, error: DefinitionError) -> tuple[str, Reason]:
+    """The relation of a captured table that cannot take its new columns, and why it is set aside.
+
+    Raises:
+        DefinitionError: `error` itself, of a table whose columns the project decides.
+    """
+    dataset = topology.definitions.datasets[name]
+    apply = keyed_apply_of(dataset.properties, str(dataset.location))
+    if apply is None or apply.relation is None:
+        raise error
+    return apply.relation, aside_reason(apply.relation, error)
 
 
 def _report_kept_columns(job: Job, name: TableName) -> None:

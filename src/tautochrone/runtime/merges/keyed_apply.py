@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.errors import DefinitionError, RefreshError
 from tautochrone.model.auto_cdc import KeyedApply, keyed_apply_of
 from tautochrone.model.checkpoint import RefreshMode
-from tautochrone.model.lake import AppendedRows, ChangeKind, LakeTable
+from tautochrone.model.lake import AppendedRows, ChangeKind, LakeTable, ReadableTable
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source_position import LogPosition
@@ -38,7 +38,7 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 
-__all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows"]
+__all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "require_appended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +245,20 @@ def added_rows(
     """
     if old is None:
         return source.read(context.base, new)  # type: ignore[no-any-return]
-    change = source.change_between(old, new)
-    if change.kind is ChangeKind.NONE:
+    if require_appended(table, source, context, old, new) is ChangeKind.NONE:
         return None
-    if change.kind is not ChangeKind.APPEND and not change.appended:
-        raise context.changed_input_error(table, source.name, change.reason)
     return source.changed_rows(context.base, old, new).added
+
+
+def require_appended(
+    table: TableName, source: ReadableTable, context: RefreshContext, old: Version, new: Version
+) -> ChangeKind:
+    """How the input of a table changed, which may only have gained rows.
+
+    Raises:
+        RefreshError: `STREAM_INPUT_CHANGED`, rows were changed or removed.
+    """
+    change = source.change_between(old, new)
+    if change.kind not in (ChangeKind.NONE, ChangeKind.APPEND) and not change.appended:
+        raise context.changed_input_error(table, source.name, change.reason)
+    return change.kind

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 from itertools import count
+from typing import Protocol
 
 from py4j.java_gateway import JavaObject
 from pyspark import StorageLevel
@@ -33,7 +34,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.session.factory import use_database
 from tautochrone.spark.translate.from_catalyst import plan_of
 
-__all__ = ["CheckpointViews", "SessionPool", "session_at"]
+__all__ = ["CheckpointViews", "SessionPool", "Sessions", "session_at"]
 
 
 class CheckpointViews:
@@ -124,6 +125,13 @@ class CheckpointViews:
         rows = frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
         self._stored[view] = analyzed_plan(rows)
         return self._stored[view]
+
+
+class Sessions(Protocol):
+    """Gives each dataset the session in which its query is planned."""
+
+    def session(self, name: str, conf: Mapping[str, str]) -> SparkSession:
+        """The session of this name, with these Spark settings."""
 
 
 class SessionPool:

@@ -28,7 +28,7 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.runtime.streams.streams import Streams
 
-__all__ = ["StreamRefresher", "changes_rows", "has_no_rows"]
+__all__ = ["StreamRefresher", "changes_rows", "has_no_rows", "require_acceptable_changes"]
 
 
 def changes_rows(change: TableChange) -> bool:
@@ -41,6 +41,30 @@ def has_no_rows(table: LakeTable, version: Version) -> bool:
     versions then: Iceberg's source fails where it should begin at a version without rows."""
     is_unchanged = table.change_between(NO_VERSION, version).kind is ChangeKind.NONE
     return is_unchanged or table.row_count(version) == 0
+
+
+def require_acceptable_changes(context: RefreshContext, task: RefreshTask) -> None:
+    """Refuse inputs of a streaming table that did more than gain rows since its last checkpoint. A flow
+    without a position takes its inputs as they are.
+
+    Raises:
+        RefreshError: `STREAM_INPUT_CHANGED`.
+    """
+    metadata = task.fork.commit_metadata
+    positions = {} if metadata is None or task.is_full_requested else metadata.positions
+    for flow in task.flows:
+        if flow.flow.name in positions:
+            for name in sorted(flow.inputs.stream):
+                _require_appends(context, task, name)
+
+
+def _require_appends(context: RefreshContext, task: RefreshTask, name: TableName) -> None:
+    last = task.last_versions.get(name)
+    if last is None:
+        return
+    change = context.load_input(name).change_between(last, task.inputs[name])
+    if changes_rows(change):
+        raise context.changed_input_error(task.name, name, change.reason)
 
 
 class StreamRefresher:
@@ -58,7 +82,7 @@ class StreamRefresher:
         Raises:
             RefreshError: an input changed in a way that the table cannot take.
         """
-        self._require_acceptable_changes(task)
+        require_acceptable_changes(self._context, task)
         before = {} if task.is_full_requested else task.violations_before
         rows = sum(self._consume(task, flow) for flow in task.flows)
         metadata = task.table.fork().commit_metadata if task.expectations else None
@@ -68,15 +92,17 @@ class StreamRefresher:
         version = task.table.current_version()
         last = task.last_version
         if task.is_full_requested:
-            mode, code = RefreshMode.FULL, ReasonCode.FULL_REFRESH_REQUESTED
+            mode, reason = RefreshMode.FULL, Reason.of(ReasonCode.FULL_REFRESH_REQUESTED)
         elif last is None:
-            mode, code = RefreshMode.APPEND, ReasonCode.FIRST_BUILD
-        elif task.table.change_between(last, version).kind is ChangeKind.NONE:
-            result = refreshed_without_rows(last, RefreshMode.NO_DATA, ReasonCode.NO_NEW_ROWS)
-            return replace(result, refresh=replace(result.refresh, expectations=counted))
+            mode, reason = RefreshMode.APPEND, Reason.of(ReasonCode.FIRST_BUILD)
         else:
-            mode, code = RefreshMode.APPEND, ReasonCode.INPUTS_APPENDED
-        reason = Reason.of(code)
+            change = task.table.change_between(last, version)
+            if change.kind is ChangeKind.NONE:
+                result = refreshed_without_rows(last, RefreshMode.NO_DATA, ReasonCode.NO_NEW_ROWS)
+                return replace(result, refresh=replace(result.refresh, expectations=counted))
+            mode, reason = RefreshMode.APPEND, Reason.of(ReasonCode.INPUTS_APPENDED)
+            if change.reason.code is ReasonCode.COLUMNS_ADDED:
+                reason = change.reason
         node = NodeRefresh(node="stream", mode=mode, reason=reason)
         refresh = Refresh(mode=mode, reason=reason, rows_inserted=rows, nodes=(node,), expectations=counted)
         return Refreshed(version, refresh)
@@ -90,26 +116,6 @@ class StreamRefresher:
         query.start(self._session(task, flow), task.metadata_with(RefreshMode.APPEND), availableNow=True)
         query.wait()
         return query.rows - rows_before
-
-    # -- which changes of an input a flow accepts -------------------------------------------------
-
-    def _require_acceptable_changes(self, task: RefreshTask) -> None:
-        # A flow without a position takes its inputs as they are.
-        metadata = task.fork.commit_metadata
-        positions = {} if metadata is None or task.is_full_requested else metadata.positions
-        for flow in task.flows:
-            if flow.flow.name in positions:
-                for name in sorted(flow.inputs.stream):
-                    self._require_appends(task, name)
-
-    def _require_appends(self, task: RefreshTask, name: TableName) -> None:
-        """All flows of today append: an input may only have gained rows since the last checkpoint."""
-        last = task.last_versions.get(name)
-        if last is None:
-            return
-        change = self._context.load_table(name).change_between(last, task.inputs[name])
-        if changes_rows(change):
-            raise self._context.changed_input_error(task.name, name, change.reason)
 
     # -- how inputs are shown to a flow -----------------------------------------------------------
 

@@ -48,6 +48,7 @@ __all__ = [
     "Size",
     "Sizes",
     "choose",
+    "computed_all",
     "decide",
     "estimate",
     "input_rows",
@@ -57,6 +58,7 @@ __all__ = [
     "require_incremental",
     "sizes_of",
     "unversioned_source",
+    "why_other_definition",
 ]
 
 
@@ -238,7 +240,7 @@ def estimate(facts: Facts) -> Estimate:
     # The number of changed rows is unknown: the costs are taken as equal, so that measurements decide.
     incremental = full if share is None else _following_ms(facts, facts.delta_rows, share, work)
     past = list(enumerate(facts.history))
-    computed = [(age, float(run.duration_ms)) for age, run in past if _computed_all(run)]
+    computed = [(age, float(run.duration_ms)) for age, run in past if computed_all(run)]
     full_ms = _blend(full, computed)
     # A query that is slower than the model says is so for each row.
     dearer = max(1.0, full_ms / full)
@@ -305,14 +307,14 @@ def _blend(static: float, measured: Sequence[tuple[int, float]]) -> float:
     )
 
 
-def _computed_all(run: Refresh) -> bool:
+def computed_all(run: Refresh) -> bool:
     """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
     whole = not run.nodes or [node.node for node in run.nodes] == ["query"]
     return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
 
 def _was_followed(run: Refresh) -> bool:
-    return run.mode in (RefreshMode.INCREMENTAL, RefreshMode.DIFF) and not _computed_all(run)
+    return run.mode in (RefreshMode.INCREMENTAL, RefreshMode.DIFF) and not computed_all(run)
 
 
 def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reason:
@@ -386,7 +388,7 @@ def choose(
     old = {TableName.parse(name): Version(version) for name, version in last_commit.inputs.items()}
     stored, current = last_commit.definition, task.metadata.definition or ""
     if stored != current:
-        reason = _why_other_definition(stored, current)
+        reason = why_other_definition(stored, current)
         # A strict policy does not allow to compare, but to build anew what lost its base.
         comparable = has_same_columns(stored, current) and policy is not RefreshPolicy.INCREMENTAL_STRICT
         if reason.code is ReasonCode.DEFINITION_CHANGED or not comparable:
@@ -433,7 +435,9 @@ def choose(
     )
 
 
-def _why_other_definition(stored: str, current: str) -> Reason:
+def why_other_definition(stored: str, current: str) -> Reason:
+    """In what a definition differs from the one that computed a view's rows: `DEFINITION_CHANGED`, or
+    another code where its author changed nothing."""
     parts = changed_parts(stored, current)
     if parts and _NOT_OF_AUTHOR.keys() >= {*parts}:
         return Reason.of(_NOT_OF_AUTHOR[parts[0]])

@@ -12,15 +12,24 @@ from dataclasses import dataclass, replace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import align, expectation_counts, require_expectations_met, stage_expected
+from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
-from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Fork, LakeTable
+from tautochrone.model.lake import (
+    FILE_COLUMN,
+    POSITION_COLUMN,
+    CommitMetadata,
+    Fork,
+    LakeTable,
+    TableDefinition,
+)
 from tautochrone.model.names import TableName, Version, describe_files, quoted
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.project.graph import ResolvedFlow
-from tautochrone.runtime.refresh.sessions import SessionPool
+from tautochrone.runtime.refresh.sessions import Sessions
 from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import (
     Choice,
@@ -55,7 +64,7 @@ from tautochrone.spark.execute.multiset_diff import (
 )
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["ViewRefresher", "refresh_view"]
+__all__ = ["ViewRefresher", "is_redefined", "refresh_view"]
 
 
 def refresh_view(
@@ -128,6 +137,23 @@ def _follow_change(
         )
 
 
+def _comparable(choice: Choice, schema: StructType) -> Choice:
+    """The choice to compare rows, or to replace all of them where they cannot be compared."""
+    column = ungroupable_column(schema)
+    if column is None:
+        return choice
+    reason = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
+    return Choice(RefreshMode.FULL, joined_reasons([choice.reason, reason]), policy=choice.policy)
+
+
+def is_redefined(task: RefreshTask, lake: LakeCatalog, definition: TableDefinition) -> bool:
+    """Whether a view that is computed anew gets other columns: then its history ends as well."""
+    last_commit = task.fork.commit_metadata
+    if last_commit is None or last_commit.mode is None:
+        return False
+    return bool(lake.schema(task.name).simpleString() != definition.schema.simpleString())
+
+
 @dataclass(frozen=True, slots=True)
 class _FullComputation:
     """A refresh that evaluates the view's query, over all rows or over added ones."""
@@ -166,11 +192,7 @@ class _FullComputation:
         """Replace all rows of the view."""
         task, rows_before = self.task, self._stored_rows()
         definition = self.context.table_definition(task.name)
-        if (
-            task.fork.commit_metadata is not None
-            and task.fork.commit_metadata.mode is not None
-            and self._stored_columns() != definition.schema.simpleString()
-        ):
+        if is_redefined(task, self.context.lake, definition):
             rows, violations = self._rows_and_violations()
             metadata = self._metadata(violations)
             committed = self._table.redefine(task.fork, definition, rows, metadata)
@@ -189,10 +211,9 @@ class _FullComputation:
         writing their files anew."""
         fork = self.task.fork
         new, violations = self._rows_and_violations()
-        column = ungroupable_column(new.schema)
-        if column is not None:
-            why_full = Reason.of(ReasonCode.COLUMN_NOT_COMPARABLE, column=column)
-            return self.recompute(Choice(RefreshMode.FULL, joined_reasons([choice.reason, why_full])))
+        if _comparable(choice, new.schema).mode is RefreshMode.FULL:
+            # The change could not be followed after all.
+            return self.recompute(_comparable(choice, new.schema))
         old = self._table.read(self.context.base, fork.version).select(
             *map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN
         )
@@ -252,9 +273,6 @@ class _FullComputation:
         rows = self._table.row_count(fork.version)
         return int(self._table.read(self.context.base, fork.version).count()) if rows is None else rows
 
-    def _stored_columns(self) -> str:
-        return str(self.context.lake.schema(self.task.name).simpleString())
-
     def _unchanged(self, choice: Choice, violations: Mapping[str, int]) -> Refreshed:
         # A lost store is rebuilt from commit metadata, so it must name the new inputs of unchanged rows.
         self._table.commit_metadata_only(self.task.fork, self._metadata(violations))
@@ -299,7 +317,7 @@ class ViewRefresher:
     def __init__(
         self,
         context: RefreshContext,
-        sessions: SessionPool,
+        sessions: Sessions,
         plans: Plans,
         changes: Changes,
         unfollowed: Mapping[TableName, Reason],
@@ -362,12 +380,7 @@ class ViewRefresher:
                 committed.refresh, expectations=expectation_counts(task.expectations, before, before)
             )
             return replace(committed, refresh=refresh)
-        if task.is_full_requested:
-            choice = Choice(
-                RefreshMode.FULL, Reason.of(ReasonCode.FULL_REFRESH_REQUESTED), policy=task.policy
-            )
-        else:
-            choice = self._choose(task)
+        choice = self.choose(task)
         if choice.mode is RefreshMode.NO_DATA:
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
@@ -378,6 +391,21 @@ class ViewRefresher:
         result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
         self._compared.add(task.name)
         return result
+
+    def choose(self, task: RefreshTask) -> Choice:
+        """How the view gets to the task's checkpoint. Nothing is computed: a run does what this answers, and
+        a plan of a run shows it.
+
+        Raises:
+            RefreshError: `REFRESH_NOT_INCREMENTAL`, the policy forbids the only mode that is left.
+        """
+        if task.is_full_requested:
+            reason = Reason.of(ReasonCode.FULL_REFRESH_REQUESTED)
+            return Choice(RefreshMode.FULL, reason, policy=task.policy)
+        choice = self._choose(task)
+        if choice.mode is not RefreshMode.DIFF:
+            return choice
+        return _comparable(choice, self._context.schemas[task.name])
 
     def _choose(self, task: RefreshTask) -> Choice:
         load_input = self._context.load_input

@@ -31,6 +31,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Digest, Intent, TransactionId
+from tautochrone.sinks.adapters import columns_of_key
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.row_tables import RowTable, RowTables, comment_of, common_columns
@@ -39,7 +40,6 @@ from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.sinks.common.errors import schema_unsupported_error
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
-from tautochrone.sinks.json_rows import key_columns
 
 __all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "check_table", "plain_name"]
 
@@ -185,7 +185,7 @@ def check_table(
         SinkError: as `ClickHouseTables.ensure`, as far as it needs no server.
     """
     database = server_options(name, options)[0].database
-    key_columns(name, table, schema, key)
+    columns_of_key(name, table, schema.names, key)
     _refuse_names(name, table, schema)
     for field in schema.fields:
         mirrored_column(name, table, field)
