@@ -23,7 +23,8 @@ from tautochrone.model.foreign import ForeignSource, ForeignVersion
 from tautochrone.model.names import is_shadow_table
 from tautochrone.model.relocated_paths import MovedFolder
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.sources.delta import DeltaTable, Storage
+from tautochrone.sources.delta import DeltaTable
+from tautochrone.sources.storage import Storage
 
 deltalake = pytest.importorskip("deltalake")
 
