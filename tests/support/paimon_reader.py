@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def created(request: dict[str, Any]) -> None:
 
 
 def altered(request: dict[str, Any]) -> None:
-    changes = {
+    changes: dict[str, Callable[..., Any]] = {
         "rename": lambda old, new: SchemaChange.rename_column(old, new),
         "drop": lambda name: SchemaChange.drop_column(name),
         "add": lambda name, kind: SchemaChange.add_column(name, AtomicType(kind)),

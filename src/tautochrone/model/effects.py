@@ -96,6 +96,7 @@ class Step(StrEnum):
     SINK_COMMIT = "sink.commit"
     SINK_ABORT = "sink.abort"
     SINK_MAINTAIN = "sink.maintain"
+    SINK_SET_ASIDE = "sink.set_aside"
 
 
 class Effects(Protocol):

@@ -14,7 +14,17 @@ from py4j.protocol import Py4JJavaError
 from tests.support.foreign import hudi_table
 from tests.support.hudi_writer import HudiJvm, HudiWriter
 
-from tautochrone.model.foreign import ForeignTable, ForeignVersion, ShownVersion
+from tautochrone.errors import ForeignTableError
+from tautochrone.model.foreign import (
+    ForeignList,
+    ForeignMap,
+    ForeignSource,
+    ForeignTable,
+    ForeignType,
+    ForeignVersion,
+    ShownVersion,
+)
+from tautochrone.sources.hudi.schema import columns_of
 
 hudi = pytest.importorskip("hudi")
 
@@ -83,8 +93,17 @@ def change(writer: HudiWriter, what: str, pick: random.Random, number: int) -> N
         {"cluster": writer.cluster, "clean": writer.clean}[what]()
 
 
-@pytest.mark.parametrize("partition", [None, "kind"])
-@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize(
+    ("version", "partition"),
+    [
+        (6, None),
+        (9, "kind"),
+        *(
+            pytest.param(version, partition, marks=pytest.mark.slow)
+            for version, partition in ((6, "kind"), (8, None), (8, "kind"), (9, None))
+        ),
+    ],
+)
 def test_rows_are_those_that_hudi_rs_reads(
     tmp_path: Path, jvm: HudiJvm, version: int, partition: str | None
 ) -> None:
@@ -99,7 +118,7 @@ def test_rows_are_those_that_hudi_rs_reads(
     writer.insert(rows(*range(10)))
     reader = hudi_table(folder)
     older = reader.newest()
-    for number in range(1, 16):
+    for number in range(1, 13):
         before = rows_of(folder)
         what = pick.choice(CHANGES)
         change(writer, what, pick, number)
@@ -112,3 +131,87 @@ def test_rows_are_those_that_hudi_rs_reads(
         elif what in ("cluster", "clean", "fail"):
             raise AssertionError(what)
         older = newest
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(ForeignTableError) as raised:
+        hudi_table(folder).newest()
+    return raised.value.error_class
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_merge_on_read_is_followed_without_log_files(tmp_path: Path, jvm: HudiJvm, version: int) -> None:
+    folder = tmp_path / "orders"
+    options = {"hoodie.compact.inline": "false", "hoodie.compact.inline.max.delta.commits": "1"}
+    writer = HudiWriter(jvm, folder, SCHEMA, version=version, kind="MERGE_ON_READ", options=options)
+    writer.insert(rows(*range(5)))
+    assert [row[0] for row in shown(hudi_table(folder).newest())] == list(range(5))
+    writer.upsert(rows(3, n=9))
+    assert refused(folder) == "HUDI_LOG_FILES_UNSUPPORTED"
+    writer.compact()
+    assert [row[2] for row in shown(hudi_table(folder).newest())] == [0, 0, 0, 9, 0]
+
+
+def test_what_readers_would_have_to_know_is_refused(tmp_path: Path, jvm: HudiJvm) -> None:
+    folder = tmp_path / "orders"
+    assert refused(folder) == "HUDI_TABLE_MISSING"
+    writer = HudiWriter(jvm, folder, SCHEMA, version=6)
+    writer.insert(rows(1, 2))
+    properties = folder / ".hoodie/hoodie.properties"
+    text = properties.read_text()
+    for line in (
+        "hoodie.table.version=7",
+        "hoodie.table.base.file.format=ORC",
+        "hoodie.bootstrap.base.path=/elsewhere",
+    ):
+        properties.write_text(f"{text}{line}\n")
+        assert refused(folder) == "HUDI_FEATURE_UNSUPPORTED", line
+    properties.write_text(text)
+    assert len(shown(hudi_table(folder).newest())) == 2
+    # A file that an instant names is gone, though no clean says so.
+    (file,) = folder.glob("*.parquet")
+    kept = file.rename(tmp_path / file.name)
+    assert refused(folder) == "HUDI_TIMELINE_UNREADABLE"
+    kept.rename(file)
+    (commit,) = (folder / ".hoodie").glob("*.commit")
+    commit.write_text("{")
+    assert refused(folder) == "HUDI_TIMELINE_UNREADABLE"
+
+
+def test_values_of_partitions_in_names_of_folders(tmp_path: Path, jvm: HudiJvm) -> None:
+    """As Hudi's Spark writes them where files do not have the column."""
+    folder = tmp_path / "orders"
+    properties = {"hoodie.datasource.write.drop.partition.columns": "true"}
+    writer = HudiWriter(jvm, folder, SCHEMA, version=6, partition="kind", properties=properties)
+    writer.insert(rows(0, 1, 2, 3))
+    version = hudi_table(folder).newest()
+    assert version.partition_columns == ("kind",)
+    assert sorted(file.partition["kind"] for file in version.files.values()) == ["k 0", "k 1", "k 2"]
+    writer = HudiWriter(jvm, tmp_path / "numbers", SCHEMA, version=6, partition="n", properties=properties)
+    writer.insert(rows(0, n=7))
+    assert [dict(file.partition) for file in hudi_table(tmp_path / "numbers").newest().files.values()] == [
+        {"n": 7}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ('["null", {"type": "long", "logicalType": "timestamp-millis"}]', "timestamptz"),
+        ('{"type": "fixed", "name": "f", "size": 6, "logicalType": "decimal", "precision": 12, "scale": 2}',
+         "decimal(12, 2)"),
+        ('{"type": "array", "items": ["null", "string"]}', ForeignList("string")),
+        ('{"type": "map", "values": "long"}', ForeignMap("string", "long")),
+        ('["null", "int", "string"]', None),
+        ('{"type": "int", "logicalType": "time-millis"}', None),
+        ('{"type": "fixed", "name": "f", "size": 6}', None),
+    ],
+)  # fmt: skip
+def test_types(kind: str, expected: ForeignType | None) -> None:
+    schema = f'{{"type": "record", "name": "t", "fields": [{{"name": "a", "type": {kind}}}]}}'
+    source = ForeignSource("hudi", "/t")
+    if expected is not None:
+        assert columns_of(source, schema, has_meta_columns=False)[0].type == expected
+        return
+    with pytest.raises(ForeignTableError, match="HUDI_TYPE_UNSUPPORTED"):
+        columns_of(source, schema, has_meta_columns=False)

@@ -66,6 +66,8 @@ T = TypeVar("T")
 _S = TransactionState
 _CHECKPOINTS = "checkpoints"
 """The folder in which each checkpoint is a file."""
+_SET_ASIDE = "set-aside"
+"""The folder of damaged tables, which nobody reads or removes."""
 _LISTED = 1_000
 """So many checkpoints are listed at most."""
 
@@ -309,6 +311,43 @@ class PublicationSink(TransactionSteps):
         content = json.dumps(entry, indent=1).encode()
         if not path.exists() or path.read_bytes() != content:
             replace_file(path, content)
+
+    # -- repair -----------------------------------------------------------------------------------
+
+    def damage(self, table: TableName, files: VersionFiles | None) -> Reason | None:
+        heads = self._states_folder.read().heads
+        try:
+            if self._checked_head(table, heads) is None:
+                return None
+            if files is None or self._table(table).digest() == self.digest_files(files)[""]:
+                return None
+        except SinkError as error:
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class=error.error_class, text=str(error))
+        except (OSError, ValueError, LookupError) as error:
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class="", text=str(error))
+        return Reason.of(ReasonCode.PUBLISHED_FILES_DIFFER)
+
+    @_reports_files
+    def set_aside(self, table: TableName, fence: Fence) -> str:
+        self._require_newest_fence(fence)
+        self._tables.pop(table, None)
+        folder = self._table_folder(table)
+        if not folder.exists():
+            return ""
+        places = self._folder / _SET_ASIDE / folder.relative_to(self._folder)
+        places.mkdir(parents=True, exist_ok=True)
+        number = max((int(path.name) for path in places.iterdir() if path.name.isdecimal()), default=0) + 1
+        self._forget_versions(table)
+        # One step: the log is gone, and `_finish` and `commit` know what that means.
+        folder.rename(places / str(number))
+        return str(places / str(number))
+
+    def _forget_versions(self, table: TableName) -> None:
+        """Take a table out of the lists of checkpoints: what begins anew counts its versions anew."""
+        for path in self._checkpoints_folder.glob("[0-9]*.json"):
+            entry = json.loads(path.read_text("utf-8"))
+            if entry["tables"].pop(str(table), None) is not None:
+                replace_file(path, json.dumps(entry, indent=1).encode())
 
     # -- audit and maintenance --------------------------------------------------------------------
 
