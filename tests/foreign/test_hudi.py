@@ -82,7 +82,9 @@ class Orders:
         return [tuple(row) for row in self.pipeline.reader.sql(sql).collect()]
 
 
-@pytest.mark.parametrize(("version", "partition"), [(6, None), (9, "kind")])
+@pytest.mark.parametrize(
+    ("version", "partition"), [pytest.param(6, None, marks=pytest.mark.slow), (9, "kind")]
+)
 def test_views_follow_a_hudi_table(
     pipeline: Pipeline, jvm: HudiJvm, version: int, partition: str | None
 ) -> None:

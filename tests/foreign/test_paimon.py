@@ -74,7 +74,7 @@ class Orders:
         return [tuple(row) for row in self.pipeline.reader.sql(sql).collect()]
 
 
-@pytest.mark.parametrize("partition_keys", [(), ("kind",)])
+@pytest.mark.parametrize("partition_keys", [pytest.param((), marks=pytest.mark.slow), ("kind",)])
 def test_views_follow_a_paimon_table(pipeline: Pipeline, partition_keys: tuple[str, ...]) -> None:
     orders = Orders(pipeline, partition_keys=partition_keys)
     orders.run(big="full", kinds="full")

@@ -89,7 +89,7 @@ class HudiWriter:
             "hoodie.write.auto.upgrade": "false",
             "hoodie.metadata.enable": "false",
             "hoodie.embed.timeline.server": "false",
-            "hoodie.index.type": "INMEMORY" if kind == "MERGE_ON_READ" else "SIMPLE",
+            "hoodie.index.type": "SIMPLE",
             "hoodie.parquet.small.file.limit": "0",
             "hoodie.clean.automatic": "false",
             "hoodie.archive.automatic": "false",
@@ -108,6 +108,8 @@ class HudiWriter:
             builder.setPartitionFields(partition)
         builder.initTable(self._conf, str(folder))
         if properties:
+            # A check sum of the file system beside it.
+            (folder / ".hoodie" / ".hoodie.properties.crc").unlink(missing_ok=True)
             with (folder / ".hoodie" / "hoodie.properties").open("a") as file:
                 file.writelines(f"{key}={value}\n" for key, value in properties.items())
 

@@ -117,8 +117,8 @@ def test_rows_are_those_that_hudi_rs_reads(
     writer = HudiWriter(jvm, folder, SCHEMA, version=version, partition=partition, options=options)
     writer.insert(rows(*range(10)))
     reader = hudi_table(folder)
-    older = reader.newest()
-    for number in range(1, 13):
+    older, failed = reader.newest(), False
+    for number in range(1, 10):
         before = rows_of(folder)
         what = pick.choice(CHANGES)
         change(writer, what, pick, number)
@@ -128,8 +128,10 @@ def test_rows_are_those_that_hudi_rs_reads(
         assert shown(newest) == rows_of(folder), what
         if not moves_rows(older, reader):
             assert shown(newest) == before
-        elif what in ("cluster", "clean", "fail"):
-            raise AssertionError(what)
+        else:
+            # The next write takes one back that failed.
+            assert failed or what not in ("cluster", "clean", "fail"), what
+        failed = what == "fail"
         older = newest
 
 

@@ -63,7 +63,7 @@ def test_rows_are_those_that_pypaimon_reads(tmp_path: Path, partition_keys: tupl
     older = reader.newest()
     assert (older.number, older.files) == (0, {})
     snapshots = 0
-    for number in range(12):
+    for number in range(9):
         what = pick.choice(["append", "append", "append", "overwrite", "roll back"])
         if what == "roll back" and snapshots > 2:
             snapshots -= pick.randrange(1, 3)

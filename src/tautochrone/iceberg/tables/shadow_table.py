@@ -614,9 +614,10 @@ class _Update:
         for field_id, kind in _types_by_id(stored).items():
             expected = types.get(field_id, kind)
             if not _is_widened(kind, expected):
+                column = self._ids.name_of(field_id)
                 raise ForeignTableError(
                     "FOREIGN_FILE_HAS_OTHER_TYPES",
-                    f"{file.location} of {self._foreign.source} has the column {self._ids.name_of(field_id)} "
+                    f"{file.location} of {self._foreign.source} has the column {column} "
                     f"as {kind}, and the table as {expected}: Iceberg's readers do not convert it",
                     hint="let the table's own program write its files anew with the type that the table has "
                     "now, or write the columns that the view needs into a table of their own",

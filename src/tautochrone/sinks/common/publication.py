@@ -405,8 +405,8 @@ def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> S
     return SinkError(
         "PUBLICATION_DIVERGED",
         f"Sink {sink}: somebody else committed version {version} to the published table {table}",
-        hint="A publication has one writer. Copy what is needed and delete the folder of the table, "
-        f"{folder}: the next run publishes it anew.",
+        hint=f"A publication has one writer. `taut publish --repair` sets the folder of the table, {folder}, "
+        "aside with all that is in it and publishes the table anew.",
         parameters={"sink": sink, "table": str(table), "version": version},
         sqlstate="55000",
     )
@@ -421,7 +421,8 @@ def incomplete_error(folder: Path, missing: str) -> SinkError:
     return SinkError(
         "PUBLICATION_LOG_INCOMPLETE",
         f"The log of the published table in {folder} is not complete: {missing}",
-        hint=f"Delete the folder of the table, {folder}: the next run publishes it anew.",
+        hint=f"`taut publish --repair` sets the folder of the table, {folder}, aside and publishes the table "
+        "anew.",
         parameters={"folder": str(folder)},
         sqlstate="55000",
     )

@@ -41,8 +41,8 @@ _VERSIONS = {"6": False, "8": True, "9": True}
 _ATTEMPTS = 5
 _BASE_FILE = re.compile(r"(.+)_[^_]*_(\d{14,17})\.parquet")
 _LOG_FILE = re.compile(r"\.(.+)_(\d{14,17})\.log\.\d+(?:_.*)?")
-_CHANGE_LOG = ".cdc"
-"""The end of log files that have changes for readers of these, and no rows of the table."""
+_NO_ROWS = (".cdc", ".crc")
+"""The ends of files beside log files: changes for those who read them, and check sums of the file system."""
 _NULLS = ("__HIVE_DEFAULT_PARTITION__", "default")
 
 
@@ -264,7 +264,7 @@ class HudiTable:
         for file in listed.files:
             folder, _, name = file.path.rpartition("/")
             base, log = _BASE_FILE.fullmatch(name), _LOG_FILE.fullmatch(name)
-            if log and not name.endswith(_CHANGE_LOG):
+            if log and not name.endswith(_NO_ROWS):
                 logs.append(((folder, log[1]), log[2], file.path))
             if base is None or name.startswith("."):
                 continue
