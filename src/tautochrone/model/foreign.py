@@ -39,13 +39,26 @@ class ForeignStruct:
 
 @dataclass(frozen=True, slots=True)
 class ForeignList:
+    """
+    Attributes:
+        element_id: that data files may have for elements; None: they are found by their place.
+    """
+
     element: ForeignType
+    element_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMap:
+    """
+    Attributes:
+        key_id, value_id: see `ForeignList`.
+    """
+
     key: ForeignType
     value: ForeignType
+    key_id: int | None = None
+    value_id: int | None = None
 
 
 ForeignType: TypeAlias = str | ForeignStruct | ForeignList | ForeignMap

@@ -190,7 +190,10 @@ class FieldIds:
         for each in fields:
             path = (*above, each.stored_name)
             field_id = self._id(path, each.field_id)
-            self._renamed |= {(*above, other): each.stored_name for other in each.other_names}
+            others = {(*above, other): each.stored_name for other in each.other_names}
+            # A name never stands for two columns in the mapping.
+            self.is_redefined |= path in self._renamed or not self._by_path.keys().isdisjoint(others)
+            self._renamed |= others
             kind = self._type(each.type, path)
             columns.append({"id": field_id, "name": each.name, "required": False, "type": kind})
         return columns
@@ -202,7 +205,7 @@ class FieldIds:
             element = (*path, "element")
             return {
                 "type": "list",
-                "element-id": self._part_id(element),
+                "element-id": self._part_id(element, kind.element_id),
                 "element-required": False,
                 "element": self._type(kind.element, element),
             }
@@ -210,9 +213,9 @@ class FieldIds:
             key, value = (*path, "key"), (*path, "value")
             return {
                 "type": "map",
-                "key-id": self._part_id(key),
+                "key-id": self._part_id(key, kind.key_id),
                 "key": self._type(kind.key, key),
-                "value-id": self._part_id(value),
+                "value-id": self._part_id(value, kind.value_id),
                 "value-required": False,
                 "value": self._type(kind.value, value),
             }
@@ -229,7 +232,9 @@ class FieldIds:
         self._by_path[path] = given
         return given
 
-    def _part_id(self, path: tuple[str, ...]) -> int:
+    def _part_id(self, path: tuple[str, ...], given: int | None) -> int:
+        if given is not None:
+            return self._id(path, given)
         if path not in self._by_path:
             self._by_path[path] = max(_FIRST_OF_PARTS, *self._by_path.values()) + 1
         return self._by_path[path]

@@ -98,19 +98,13 @@ class HudiTable:
         assert newest is not None
         assert state is not None
         assert timeline is not None
-        is_earlier = shown.stamp <= newest.stamp and any(
-            each.completed <= shown.stamp for each in state.instants
-        )
-        if shown.identity != newest.identity or not is_earlier:
-            return [ForeignStep(newest.files, moves_rows=True, is_complete=True)]
+        later = state.later_than(shown.stamp) if shown.identity == newest.identity else None
         with self._timeline_errors():
             has_meta_columns = self._has_meta_columns()
-            only_clusters = all(
-                timeline.is_clustering(each, has_meta_columns=has_meta_columns)
-                for each in state.instants
-                if each.completed > shown.stamp
+            only_clusters = bool(later) and all(
+                timeline.is_clustering(each, has_meta_columns=has_meta_columns) for each in later or ()
             )
-        moves_rows = not only_clusters or not has_same_columns or state.taken_back > shown.stamp
+        moves_rows = not only_clusters or not has_same_columns
         return [ForeignStep(newest.files, moves_rows=moves_rows, is_complete=True)]
 
     def deleted_positions(self, file: ForeignFile) -> Sequence[int]:

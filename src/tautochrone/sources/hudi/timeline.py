@@ -38,6 +38,7 @@ _TAKING_BACK = frozenset({"rollback", "restore"})
 """Actions that may remove completed instants."""
 _REMOVING_FILES = frozenset({"clean", *_TAKING_BACK})
 _INSTANT = re.compile(r"(\d{14,17})(?:_(\d{14,17}))?\.([a-z]+)(?:\.(requested|inflight))?")
+_SECOND = len("yyyyMMddHHmmss")
 _AVRO = b"Obj\x01"
 _CLUSTERING = "CLUSTER"
 
@@ -80,8 +81,24 @@ class TimelineState:
 
     @property
     def stamp(self) -> str:
-        """The greatest time of a completion; it grows with each instant that may change rows."""
-        return max((*(each.completed for each in self.instants), self.taken_back))
+        """Another one with each instant that may change rows: the greatest time of a completion, the instants
+        completed in that second, because some storages know times to the second only, and `taken_back`."""
+        newest = max((each.completed for each in self.instants), default="")
+        times = [each.time for each in self.instants if each.completed[:_SECOND] == newest[:_SECOND]]
+        return f"{newest}/{','.join(times)}/{self.taken_back}"
+
+    def later_than(self, stamp: str) -> list[Instant] | None:
+        """The instants completed since a stamp; None: some of them may be archived, or were taken back."""
+        newest, times, taken_back = stamp.split("/")
+        is_known = any(each.completed <= newest for each in self.instants)
+        if not is_known or taken_back != self.taken_back:
+            return None
+        return [
+            each
+            for each in self.instants
+            if each.completed > newest
+            or (each.completed[:_SECOND] == newest[:_SECOND] and each.time not in times.split(","))
+        ]
 
     def is_committed(self, time: str) -> bool:
         """Whether the files of an instant are those of the table. What is older than all is archived."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tautochrone.errors import ForeignTableError
@@ -66,6 +67,38 @@ def columns_of(
 _Fields = tuple[Mapping[str, Any], ...]
 
 
+_FIRST_PART, _DEPTHS = (2**31 - 1) // 4, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The ids that Paimon gives to the parts of lists and maps, as its `SpecialFields` does.
+
+    Attributes:
+        column: the id of the column or field.
+        depth: of the list or map in it, from 1.
+
+    >>> _Parts(2).element, _Parts(2).key
+    (536872960, 536868862)
+    """
+
+    column: int
+    depth: int = 1
+
+    @property
+    def element(self) -> int:
+        """Of an element of a list, or a value of a map."""
+        return _FIRST_PART + self.column * _DEPTHS + self.depth
+
+    @property
+    def key(self) -> int:
+        return _FIRST_PART - self.column * _DEPTHS - self.depth
+
+    @property
+    def below(self) -> _Parts:
+        return _Parts(self.column, self.depth + 1)
+
+
 class _Converter:
     def __init__(self, source: ForeignSource) -> None:
         self._source = source
@@ -94,12 +127,15 @@ class _Converter:
         columns = []
         for field in newest:
             number, path = field["id"], f"{above}{field['name']}"
-            kind = self._type(field["type"], _same(history, number), _same(used, number), path)
+            types = _same(history, number), _same(used, number)
+            kind = self._type(field["type"], *types, path, _Parts(number))
             first, *others = names[number]
             columns.append(ForeignField(field["name"], first, kind, number, tuple(others)))
         return tuple(columns)
 
-    def _type(self, kind: Any, history: Sequence[Any], used: Sequence[Any], path: str) -> ForeignType:
+    def _type(
+        self, kind: Any, history: Sequence[Any], used: Sequence[Any], path: str, ids: _Parts
+    ) -> ForeignType:
         if isinstance(kind, str):
             return self._primitive(kind, path)
         name = kind["type"].removesuffix(" NOT NULL")
@@ -112,10 +148,12 @@ class _Converter:
         if name == "ROW":
             return ForeignStruct(self.fields(kind["fields"], *parts("fields"), f"{path}."))
         if name == "ARRAY":
-            return ForeignList(self._type(kind["element"], *parts("element"), f"{path}.element"))
+            element = self._type(kind["element"], *parts("element"), f"{path}.element", ids.below)
+            return ForeignList(element, ids.element)
         if name == "MAP":
-            key = self._type(kind["key"], *parts("key"), f"{path}.key")
-            return ForeignMap(key, self._type(kind["value"], *parts("value"), f"{path}.value"))
+            key = self._type(kind["key"], *parts("key"), f"{path}.key", ids.below)
+            value = self._type(kind["value"], *parts("value"), f"{path}.value", ids.below)
+            return ForeignMap(key, value, ids.key, ids.element)
         raise self._type_error(path, name)
 
     def _primitive(self, text: str, path: str) -> ForeignType:
