@@ -1,4 +1,4 @@
-"""Views over tables that Paimon's own Java code writes: deletion vectors, keys, compactions, lists and maps."""
+"""Views over tables that Paimon's own Java code writes: vectors, keys, compactions, lists and maps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
-from tests.sinks.publications.test_paimon_java import jvm, rows_of  # noqa: F401
+from tests.sinks.publications import test_paimon_java
 from tests.support.harness import Pipeline
 
+jvm = test_paimon_java.jvm
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 KEYED = {"bucket": "1", "num-sorted-run.compaction-trigger": "100"}
@@ -66,11 +67,11 @@ class JavaTable:
         commit.close()
 
     def rows(self) -> list[tuple[int, str]]:
-        return sorted((row["id"], row["kind"]) for row in rows_of(self._jvm, self.table))
+        return sorted((row["id"], row["kind"]) for row in test_paimon_java.rows_of(self._jvm, self.table))
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_views_equal_what_paimon_reads(pipeline: Pipeline, jvm: Any, name: str) -> None:  # noqa: F811
+def test_views_equal_what_paimon_reads(pipeline: Pipeline, jvm: Any, name: str) -> None:
     table, pick = JavaTable(jvm, pipeline.folder / "ext", name), random.Random(name)
     source = f"paimon.`{pipeline.folder}/ext/shop.db/{name}`"
     pipeline.write(
