@@ -16,7 +16,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import VersionFiles
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
-from tautochrone.model.sink import Repairable, Sink, SinkDeclaration
+from tautochrone.model.sink import PUBLICATIONS, Repairable, Sink, SinkDeclaration
 from tautochrone.runtime.delivery.delivery import Delivery
 from tautochrone.runtime.job.job import Job
 from tautochrone.sinks import open_sink
@@ -45,13 +45,17 @@ def survey(
         SinkError: a sink cannot be opened or read.
     """
     damages: list[Damage] = []
-    for declaration in declarations:
+    for declaration in _publications(declarations):
         sink = open_sink(declaration.name, declaration.format, declaration.options)
         try:
             damages += _damages(lake, declaration, sink, tables)
         finally:
             sink.close()
     return damages
+
+
+def _publications(declarations: Sequence[SinkDeclaration]) -> list[SinkDeclaration]:
+    return [each for each in declarations if each.format in PUBLICATIONS.values()]
 
 
 def _damages(
@@ -86,7 +90,7 @@ def repair(job: Job, declarations: Sequence[SinkDeclaration], tables: Sequence[T
         FencedError: a newer owner runs the job.
     """
     damages: list[Damage] = []
-    for declaration in declarations:
+    for declaration in _publications(declarations):
         delivery = Delivery(job, declaration)
         try:
             sink = delivery.claimed_sink()

@@ -314,10 +314,22 @@ class PublicationSink(TransactionSteps):
 
     # -- repair -----------------------------------------------------------------------------------
 
+    @_reports_files
     def damage(self, table: TableName, files: VersionFiles | None) -> Reason | None:
-        heads = self._states_folder.read().heads
+        state = self._states_folder.read()
+        reason = self._damage(table, files, state)
+        if reason is None or self._states_folder.read().number == state.number:
+            return reason
+        # The owner published something meanwhile.
+        return None
+
+    def _damage(self, table: TableName, files: VersionFiles | None, state: PublicationState) -> Reason | None:
+        pending = None if state.decision is None else state.decision.commits.get(table)
         try:
-            if self._checked_head(table, heads) is None:
+            if pending is not None and self._table(table).head() == pending.version:
+                # What is decided and not shown yet; whoever shows it compares it.
+                return None
+            if self._checked_head(table, state.heads) is None:
                 return None
             if files is None or self._table(table).digest() == self.digest_files(files)[""]:
                 return None
