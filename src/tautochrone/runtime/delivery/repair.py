@@ -67,7 +67,8 @@ def _damages(
     for table, version in published.versions.items():
         if not tables or table in tables:
             reason = sink.damage(table, _files_at(lake, table, version))
-            if reason is not None:
+            # What its owner published meanwhile is not compared with the version of before.
+            if reason is not None and sink.published() == published:
                 yield Damage(sink=declaration.name, dataset=table, reason=reason)
 
 
