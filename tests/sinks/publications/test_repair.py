@@ -32,8 +32,8 @@ def damage(published: Published) -> dict[str, str]:
     """Damage one table in each format; by format the table."""
     (log,) = published.folder.glob("delta/default*/orders/_delta_log")
     (log / f"{len(list(log.glob('0*.json'))):020d}.json").write_text('{"commitInfo": {}}')
-    newest = max(published.folder.glob("hudi/default*/totals/*.parquet"), key=lambda p: p.stat().st_ctime)
-    newest.unlink()
+    files = published.folder.glob("hudi/default*/totals/*.parquet")
+    max(files, key=lambda path: path.stem.rpartition("_")[2]).unlink()
     (orders,) = published.folder.glob("paimon/default*/orders")
     append_rows(orders, {"id": "int64", "name": "string", "amount": "float64"}, {"id": 77})
     return {"delta": "orders", "hudi": "totals", "paimon": "orders"}
