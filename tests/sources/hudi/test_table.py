@@ -168,6 +168,17 @@ def test_what_readers_would_have_to_know_is_refused(tmp_path: Path, jvm: HudiJvm
     ):
         properties.write_text(f"{text}{line}\n")
         assert refused(folder) == "HUDI_FEATURE_UNSUPPORTED", line
+    # While the properties are written anew.
+    properties.write_text(text)
+    kept = properties.rename(properties.with_name("hoodie.properties.backup"))
+    assert len(shown(hudi_table(folder).newest())) == 2
+    kept.rename(properties)
+    reader = hudi_table(folder)
+    assert len(reader.newest().files) == 1
+    properties.write_text(f"{text}hoodie.table.version=7\n")
+    for _ in range(2):
+        with pytest.raises(ForeignTableError, match="HUDI_FEATURE_UNSUPPORTED"):
+            reader.newest()
     properties.write_text(text)
     assert len(shown(hudi_table(folder).newest())) == 2
     # A file that an instant names is gone, though no clean says so.

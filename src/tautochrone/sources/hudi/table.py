@@ -36,6 +36,8 @@ from tautochrone.sources.storage import Storage, StoredFile
 __all__ = ["HudiTable"]
 
 _FOLDER = ".hoodie"
+_PROPERTIES = ("hoodie.properties", "hoodie.properties.backup")
+"""The second one is there while the first one is written anew."""
 _VERSIONS = {"6": False, "8": True, "9": True}
 """Table versions that are known, and whether names of completed instants have the time of completion."""
 _ATTEMPTS = 5
@@ -115,8 +117,8 @@ class HudiTable:
     def _open(self) -> HudiTimeline:
         if not self._folder:
             self._folder = self._storage.qualified(self._source.path)
-        path = f"{self._folder}/{_FOLDER}/hoodie.properties"
-        stamp = self._storage.stamp(path)
+        stamps = ((path, self._storage.stamp(f"{self._folder}/{_FOLDER}/{path}")) for path in _PROPERTIES)
+        path, stamp = next((known for known in stamps if known[1] is not None), ("", None))
         if stamp is None:
             raise ForeignTableError(
                 "HUDI_TABLE_MISSING",
@@ -126,8 +128,9 @@ class HudiTable:
                 sqlstate="42P01",
             )
         if self._timeline is None or stamp != self._stamp:
-            self._properties = properties_of(self._storage.read(path).decode())
-            self._stamp, self._version = stamp, None
+            self._timeline = self._version = None
+            content = self._storage.read(f"{self._folder}/{_FOLDER}/{path}")
+            self._properties, self._stamp = properties_of(content.decode()), stamp
             self._require_known_features()
             has_completion_times = _VERSIONS[self._properties["hoodie.table.version"]]
             folder = f"{self._folder}/{_FOLDER}"
