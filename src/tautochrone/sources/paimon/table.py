@@ -35,6 +35,7 @@ __all__ = ["PaimonTable"]
 _COMPACT = "COMPACT"
 _ANALYZE = "ANALYZE"
 _FIRST_ROW = "first-row"
+_DATA_FOLDER = "data-file.path-directory"
 _POSTPONED = -2
 """The bucket of rows that readers do not see yet."""
 _OF_READERS = re.compile(
@@ -241,7 +242,8 @@ class PaimonTable:
     def _missing(self, entries: Sequence[DataEntry]) -> list[str]:
         """Find out where files are; names of those that are not there. Names of folders of partitions have
         two spellings, and files only one name."""
-        if not self._schema or not self._schema.partition_keys:
+        schema = self._schema
+        if schema is None or not (schema.partition_keys or _DATA_FOLDER in schema.options):
             return []
         unknown = {entry.name for entry in entries if entry.external is None} - self._paths.keys()
         if unknown:
