@@ -93,6 +93,9 @@ class PublishedTable(Protocol):
             SinkError: `PUBLICATION_DIVERGED`, this version is somebody else's.
         """
 
+    def is_committed(self, commit: StagedCommit) -> bool:
+        """Whether a staged commit is its newest version. Changes nothing."""
+
     def digest(self) -> Digest:
         """Of the files of the newest version, read from the log and the files."""
 
@@ -326,7 +329,7 @@ class PublicationSink(TransactionSteps):
     def _damage(self, table: TableName, files: VersionFiles | None, state: PublicationState) -> Reason | None:
         pending = None if state.decision is None else state.decision.commits.get(table)
         try:
-            if pending is not None and self._table(table).head() == pending.version:
+            if pending is not None and self._table(table).is_committed(pending):
                 # What is decided and not shown yet; whoever shows it compares it.
                 return None
             if self._checked_head(table, state.heads) is None:
