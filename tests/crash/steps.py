@@ -227,6 +227,7 @@ ELSEWHERE: dict[Step, str] = {
     Step.SOURCE_BEGIN: "only flows over a change log take it: tests/sources/test_toy_database",
     Step.SOURCE_ACKNOWLEDGE: "only flows over a change log take it: tests/sources/test_toy_database",
     Step.SINK_MAINTAIN: "only sinks that keep history take it: tests/sinks/clickhouse/test_folding",
+    Step.SINK_SET_ASIDE: "only `taut publish --repair` takes it: tests/sinks/publications/test_repair",
     Step.SINK_ABORT: "needs a row that is lost on its way: test_deliveries",
     Step.META_DELIVERY_FAILED: "needs a sink that fails: test_deliveries",
     Step.LAKE_ROLL_BACK: "an operator's act through the port: test_folders, test_zombies",

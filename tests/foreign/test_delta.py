@@ -22,8 +22,11 @@ from tautochrone.model.effects import Step
 from tautochrone.model.foreign import ForeignSource, ForeignVersion
 from tautochrone.model.names import is_shadow_table
 from tautochrone.model.relocated_paths import MovedFolder
+from tautochrone.runtime.adoption.adopt import Adoption
+from tautochrone.runtime.adoption.adoptable import Action
 from tautochrone.runtime.maintenance.maintain import Maintenance
-from tautochrone.sources.delta import DeltaTable, Storage
+from tautochrone.sources.delta import DeltaTable
+from tautochrone.sources.storage import Storage
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -380,3 +383,18 @@ def test_tables_of_deltas_own_spark(pipeline: Pipeline) -> None:
             for row in pipeline.reader.sql(f"SELECT * FROM {name}").collect()
         ]
         assert sorted(shown) == expected(), name
+
+
+def test_adopt_leaves_views_over_it_to_the_next_run(pipeline: Pipeline) -> None:
+    orders = Orders(pipeline)
+    with pipeline.opened() as (job, _):
+        pipeline.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.default")
+        for columns in ("big (id BIGINT, kind STRING)", "kinds (kind STRING, count BIGINT)"):
+            pipeline.session.sql(f"CREATE TABLE lake.default.{columns} USING iceberg")
+        adoption = Adoption(job)
+        findings = adoption.survey()
+        assert [(finding.action, str(finding.reason)) for finding in findings] == [
+            (Action.REBUILD, "it reads the Delta table my_orders: the next run computes it")
+        ] * 2
+        adoption.adopt_and_publish(findings)
+    orders.run(big="full", kinds="full")

@@ -14,13 +14,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["append_rows", "create_tag", "paimon_rows", "paimon_snapshots"]
+__all__ = [
+    "alter_table",
+    "append_rows",
+    "create_table",
+    "create_tag",
+    "delete_rows",
+    "paimon_rows",
+    "paimon_snapshots",
+    "roll_back",
+]
 
 LOCK = Path(__file__).with_name("paimon_reader.lock")
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -99,13 +109,47 @@ def paimon_snapshots(folder: Path) -> list[str]:
     return [str(number) for number in reader().ask("snapshots", folder)["snapshots"]]
 
 
-def append_rows(folder: Path, types: dict[str, str], *rows: dict[str, Any]) -> None:
+def create_table(
+    folder: Path,
+    types: dict[str, str],
+    *,
+    partition_keys: Sequence[str] = (),
+    primary_keys: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """
+    Args:
+        types: of the columns, as pyarrow names them, or one of `paimon_reader.TYPES`.
+    """
+    keys = {"partition_keys": list(partition_keys), "primary_keys": list(primary_keys)}
+    reader().ask("create", folder, types=types, options=dict(options or {}), **keys)
+
+
+def alter_table(folder: Path, *changes: tuple[str, ...]) -> None:
+    """
+    Args:
+        changes: of columns: rename old new, drop name, add name type, widen name type; option key value.
+    """
+    reader().ask("alter", folder, changes=changes)
+
+
+def delete_rows(folder: Path, *ids: int) -> None:
+    """Delete rows by their column `id`."""
+    reader().ask("delete", folder, ids=ids)
+
+
+def roll_back(folder: Path, snapshot: int) -> None:
+    reader().ask("roll back", folder, snapshot=snapshot)
+
+
+def append_rows(folder: Path, types: dict[str, str], *rows: dict[str, Any], overwrites: bool = False) -> None:
     """Append rows as another program does.
 
     Args:
         types: of the columns, as pyarrow names them.
+        overwrites: the other rows go.
     """
-    reader().ask("append", folder, types=types, rows=rows)
+    reader().ask("append", folder, types=types, rows=rows, overwrites=overwrites)
 
 
 def create_tag(folder: Path, name: str, snapshot: str) -> None:

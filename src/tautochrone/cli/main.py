@@ -98,6 +98,7 @@ def _parser() -> _Parser:
     _add_maintain(commands)
     _add_drop(commands)
     _add_rename(commands)
+    _add_publish(commands)
     _add_relocate(commands)
     _add_revise(commands)
     parser.commands = commands.choices
@@ -541,6 +542,21 @@ def _add_rename(commands: Any) -> None:
     add_ownership(rename)
 
 
+def _add_publish(commands: Any) -> None:
+    publish = _add_command(
+        commands, "publish", "published tables that others damaged, and how to publish them anew", reads=True
+    )
+    publish.epilog = "Exit status: 0 nothing is damaged any more, 1 something is."
+    publish.add_argument("names", nargs="*", metavar="NAME", help="published tables (default: all)")
+    publish.add_argument(
+        "--repair",
+        action="store_true",
+        help="set damaged tables aside and publish them anew at the newest checkpoint; not possible while "
+        "the job runs",
+    )
+    add_ownership(publish)
+
+
 def _add_relocate(commands: Any) -> None:
     relocate = _add_command(
         commands, "relocate", "make a copied or moved storage usable at its new path", reads=True, spark=False
@@ -602,6 +618,7 @@ COMMANDS = {
     "maintain": ("lake", "maintain"),
     "drop": ("lake", "drop"),
     "rename": ("lake", "rename"),
+    "publish": ("publish", "publish"),
     "relocate": ("lake", "relocate"),
     "revise": ("lake", "revise"),
     "support-bundle": ("project", "support_bundle"),

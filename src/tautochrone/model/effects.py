@@ -105,6 +105,7 @@ class Step(StrEnum):
     SINK_MAINTAIN = "sink.maintain"
     SINK_DROP = "sink.drop"
     SINK_RENAME = "sink.rename"
+    SINK_SET_ASIDE = "sink.set_aside"
 
 
 class Effects(Protocol):

@@ -28,6 +28,7 @@ __all__ = [
     "ForeignTable",
     "ForeignType",
     "ForeignVersion",
+    "ShownVersion",
 ]
 
 
@@ -38,13 +39,26 @@ class ForeignStruct:
 
 @dataclass(frozen=True, slots=True)
 class ForeignList:
+    """
+    Attributes:
+        element_id: that data files may have for elements; None: they are found by their place.
+    """
+
     element: ForeignType
+    element_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMap:
+    """
+    Attributes:
+        key_id, value_id: see `ForeignList`.
+    """
+
     key: ForeignType
     value: ForeignType
+    key_id: int | None = None
+    value_id: int | None = None
 
 
 ForeignType: TypeAlias = str | ForeignStruct | ForeignList | ForeignMap
@@ -57,6 +71,7 @@ class ForeignField:
     Attributes:
         name: as queries call it.
         stored_name: as data files call it.
+        other_names: that some data files have for it. None of them means another column in any file.
         field_id: that data files may have for it; None: columns are found by their names alone.
     """
 
@@ -64,6 +79,7 @@ class ForeignField:
     stored_name: str
     type: ForeignType
     field_id: int | None = None
+    other_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,7 @@ class ForeignSource:
     """Which foreign table a query reads.
 
     Attributes:
-        format: `delta`.
+        format: `delta`, `hudi` or `paimon`.
         path: as the query gives it.
     """
 
@@ -109,15 +125,30 @@ class ForeignVersion:
     Attributes:
         identity: tells the table from another one that was put into its place.
         number: of the version.
+        stamp: tells it from another version that had the number, where a format may use a number again.
         partition_columns: names of columns whose values are not in data files.
         files: by location.
     """
 
     identity: str
     number: int
+    stamp: str = ""
     fields: tuple[ForeignField, ...]
     partition_columns: tuple[str, ...] = ()
     files: Mapping[str, ForeignFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVersion:
+    """Which version of which foreign table a shadow table shows, see `ForeignVersion`."""
+
+    identity: str
+    number: int
+    stamp: str = ""
+
+    @classmethod
+    def of(cls, version: ForeignVersion) -> ShownVersion:
+        return cls(version.identity, version.number, version.stamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +158,12 @@ class ForeignStep:
     Attributes:
         files: by location, each file as it is afterwards; None: it is no longer in the table.
         moves_rows: false: the same rows are in other files.
+        is_complete: the table has no other files than these afterwards.
     """
 
     files: Mapping[str, ForeignFile | None]
     moves_rows: bool
+    is_complete: bool = False
 
 
 FOREIGN_PATH_KEY = "tautochrone.foreign-path"
@@ -171,14 +204,12 @@ class ForeignTable(Protocol):
             ForeignTableError: there is no table, or it cannot be followed.
         """
 
-    def steps_since(
-        self, identity: str, number: int, *, has_same_columns: bool
-    ) -> Sequence[ForeignStep] | None:
+    def steps_since(self, shown: ShownVersion, *, has_same_columns: bool) -> Sequence[ForeignStep] | None:
         """What happened after a version up to the one that was read last, oldest first; None: it is not
         known.
 
         Args:
-            identity, number: of the version.
+            shown: the version.
             has_same_columns: it had the columns and partition columns of the one that was read last.
         """
 

@@ -155,7 +155,7 @@ def describe_files(table: TableName) -> str:
     return f"the files in {table.table.removeprefix(_PREFIX).rsplit('__', 2)[0]}"
 
 
-_SHADOW = re.compile(r"(delta)__(.+)__[0-9a-f]{16}")
+_SHADOW = re.compile(r"(delta|hudi|paimon)__(.+)__[0-9a-f]{16}")
 
 
 def shadow_table(catalog: str, pipeline: str, table_format: str, path: str) -> TableName:

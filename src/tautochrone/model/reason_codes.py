@@ -259,6 +259,8 @@ class ReasonCode(StrEnum):
     SINK_HAS_NO_ROWS = "SINK_HAS_NO_ROWS"
     CHANGES_UNKNOWN = "CHANGES_UNKNOWN"
     SINK_TABLE_MISSING = "SINK_TABLE_MISSING"
+    PUBLISHED_FILES_DIFFER = "PUBLISHED_FILES_DIFFER"
+    PUBLISHED_LOG_DAMAGED = "PUBLISHED_LOG_DAMAGED"
     SINK_TABLE_UNRECORDED = "SINK_TABLE_UNRECORDED"
     SINK_TABLE_ALTERED = "SINK_TABLE_ALTERED"
     SINK_COLUMNS_CHANGED = "SINK_COLUMNS_CHANGED"
@@ -705,6 +707,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
     ReasonCode.CHANGES_UNKNOWN: "{text}",
     ReasonCode.SINK_TABLE_MISSING: "somebody dropped or renamed it in the sink",
+    ReasonCode.PUBLISHED_FILES_DIFFER: "its files are not those that were published",
+    ReasonCode.PUBLISHED_LOG_DAMAGED: "{text}",
     ReasonCode.SINK_TABLE_UNRECORDED: "the sink does not say which rows it shall have",
     ReasonCode.SINK_TABLE_ALTERED: "somebody altered it in the sink, so its rows cannot be compared",
     ReasonCode.SINK_COLUMNS_CHANGED: "columns changed their type or went: {columns}",

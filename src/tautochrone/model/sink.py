@@ -57,6 +57,7 @@ __all__ = [
     "PublishedAs",
     "Recovered",
     "RenamesMirrors",
+    "Repairable",
     "ReportsComparison",
     "ReportsWaits",
     "RowAudit",
@@ -551,6 +552,29 @@ class TakesFiles(Protocol):
 
     def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
         """What `Sink.audit` would answer if the sink showed exactly these files. Changes nothing."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """What a sink may offer whose tables others can damage."""
+
+    def damage(self, table: TableName, files: VersionFiles | None) -> Reason | None:
+        """What is wrong with a table that the sink shows; None: nothing, or it is gone and begins anew with
+        the next delivery. Changes nothing.
+
+        Args:
+            files: what it should have; None: that is not known any more.
+        """
+
+    def set_aside(self, table: TableName, fence: Fence) -> str:
+        """Move a table with all that is in it to where nobody looks for it; the next delivery begins it anew.
+
+        Returns:
+            Where it is; empty if it is not there.
+
+        Raises:
+            SinkFencedError: a newer owner delivers.
+        """
 
 
 @runtime_checkable

@@ -259,7 +259,8 @@ _OPTIONS_OF_DELTA = frozenset(
         "schematrackinglocation", "failondataloss",
     }
 )  # fmt: skip
-"""Options by which Delta's own reader would give other rows, or give them otherwise."""
+"""Options by which Delta's own reader would give other rows, or give them otherwise. Of the other formats no
+option is known to give the same rows."""
 
 
 def _foreign_load(rewrite: Callable[[str], str], auto_loader: Apply | None) -> Apply:
@@ -280,7 +281,8 @@ def _foreign_load(rewrite: Callable[[str], str], auto_loader: Apply | None) -> A
             if auto_loader is not None:
                 return auto_loader(original, reader, args, kwargs)
             return original(reader, *args, **kwargs)
-        refused = sorted(key for key in options if str(key).lower() in _OPTIONS_OF_DELTA)
+        is_delta = table_format.lower() == "delta"
+        refused = sorted(key for key in options if not is_delta or str(key).lower() in _OPTIONS_OF_DELTA)
         refused += ["schema"] if has_schema else []
         if refused:
             raise DefinitionError(

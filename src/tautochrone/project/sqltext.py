@@ -235,7 +235,7 @@ class _LiveTables:
         return self._known[table]
 
 
-_FORMATS = frozenset({"delta"})
+_FORMATS = frozenset({"delta", "hudi", "paimon"})
 """Lake formats whose tables are followed where a query reads them by their path."""
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 

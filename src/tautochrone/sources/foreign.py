@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -33,7 +33,10 @@ from tautochrone.model.foreign import (
     ForeignTable,
     ForeignType,
 )
-from tautochrone.sources.delta import DeltaTable, Storage
+from tautochrone.sources.delta import DeltaTable
+from tautochrone.sources.hudi import HudiTable
+from tautochrone.sources.paimon import PaimonTable
+from tautochrone.sources.storage import Storage
 from tautochrone.spark.jvm.catalyst import decimal_digits
 
 __all__ = ["ForeignTables", "spark_schema"]
@@ -51,6 +54,12 @@ _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
 }
 
+_READERS: Mapping[str, Callable[[ForeignSource, Storage], ForeignTable]] = {
+    "delta": DeltaTable,
+    "hudi": HudiTable,
+    "paimon": PaimonTable,
+}
+
 
 class ForeignTables:
     """Opens each foreign table once: what was read of its log is not read again."""
@@ -61,7 +70,7 @@ class ForeignTables:
 
     def open(self, source: ForeignSource) -> ForeignTable:
         if source not in self._tables:
-            self._tables[source] = DeltaTable(source, self._storage)
+            self._tables[source] = _READERS[source.format](source, self._storage)
         return self._tables[source]
 
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
-from tests.support.delta import delta_table
+from tests.support.foreign import delta_table
 
 from tautochrone.errors import ForeignTableError
-from tautochrone.model.foreign import ForeignSource, ForeignTable, ForeignVersion
+from tautochrone.model.foreign import ForeignSource, ForeignTable, ForeignVersion, ShownVersion
 from tautochrone.sources.delta.schema import columns_of, partition_value
 
 deltalake = pytest.importorskip("deltalake")
@@ -51,7 +51,7 @@ def shown(version: ForeignVersion) -> dict[str, dict[str, Any]]:
 
 def replayed(before: ForeignVersion, table: ForeignTable, newest: ForeignVersion) -> set[str] | None:
     """The files of the newest version by the steps since an older one."""
-    steps = table.steps_since(before.identity, before.number, has_same_columns=True)
+    steps = table.steps_since(ShownVersion(before.identity, before.number), has_same_columns=True)
     if steps is None:
         return None
     files = {*before.files}
@@ -114,12 +114,12 @@ def test_a_version_that_only_rearranges_moves_no_rows(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, rows(3), mode="append")
     table = delta_table(tmp_path)
     identity = table.newest().identity
-    steps = table.steps_since(identity, 0, has_same_columns=True)
+    steps = table.steps_since(ShownVersion(identity, 0), has_same_columns=True)
     assert steps is not None
     assert [(step.moves_rows, len(step.files)) for step in steps] == [(True, 1), (False, 3), (True, 1)]
-    assert table.steps_since(identity, 4, has_same_columns=True) is None
-    assert table.steps_since("another", 0, has_same_columns=True) is None
-    assert table.steps_since(identity, 3, has_same_columns=True) == []
+    assert table.steps_since(ShownVersion(identity, 4), has_same_columns=True) is None
+    assert table.steps_since(ShownVersion("another", 0), has_same_columns=True) is None
+    assert table.steps_since(ShownVersion(identity, 3), has_same_columns=True) == []
 
 
 def test_a_log_begins_at_its_checkpoint(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_a_log_begins_at_its_checkpoint(tmp_path: Path) -> None:
     table = delta_table(tmp_path)
     newest = table.newest()
     assert (newest.number, shown(newest)) == (4, locations(tmp_path))
-    assert table.steps_since(newest.identity, 3, has_same_columns=True) is not None
-    assert table.steps_since(newest.identity, 1, has_same_columns=True) is None
+    assert table.steps_since(ShownVersion(newest.identity, 3), has_same_columns=True) is not None
+    assert table.steps_since(ShownVersion(newest.identity, 1), has_same_columns=True) is None
     (tmp_path / "_delta_log/00000000000000000003.checkpoint.parquet").unlink()
     with pytest.raises(ForeignTableError, match=r"DELTA_LOG_UNREADABLE.*version 4 and not version 0"):
         delta_table(tmp_path).newest()
@@ -181,7 +181,7 @@ def test_a_table_in_the_place_of_another_one_is_another(tmp_path: Path) -> None:
     newest = table.newest()
     assert (newest.number, shown(newest)) == (0, locations(folder))
     assert newest.identity != before.identity
-    assert table.steps_since(before.identity, before.number, has_same_columns=True) is None
+    assert table.steps_since(ShownVersion(before.identity, before.number), has_same_columns=True) is None
 
 
 def rewritten(folder: Path, edit: Callable[[dict[str, Any]], object]) -> ForeignTable:

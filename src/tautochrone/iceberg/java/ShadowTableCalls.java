@@ -20,6 +20,7 @@ import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.OverwriteFiles;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.RewriteFiles;
+import org.apache.iceberg.SchemaParser;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.SingleValueParser;
 import org.apache.iceberg.SnapshotUpdate;
@@ -42,6 +43,7 @@ import org.apache.iceberg.shaded.org.apache.parquet.hadoop.metadata.ParquetMetad
 import org.apache.iceberg.shaded.org.apache.parquet.hadoop.util.HadoopInputFile;
 import org.apache.iceberg.shaded.org.apache.parquet.schema.GroupType;
 import org.apache.iceberg.shaded.org.apache.parquet.schema.LogicalTypeAnnotation;
+import org.apache.iceberg.shaded.org.apache.parquet.schema.MessageType;
 import org.apache.iceberg.shaded.org.apache.parquet.schema.Type;
 
 import py4j.Gateway;
@@ -63,12 +65,14 @@ public final class ShadowTableCalls {
      * @param mapping Iceberg's JSON of a name mapping, for files without ids of columns
      * @param files of each file its location, its bytes and its partition as JSON
      * @return of each file what Py4J would answer for it, its number of rows, and, if it has ids of columns, those
-     *         of all of them: see `collectIds`
+     *         of all of them: see `collectIds`; then Iceberg's JSON of its columns that have ids or stand in the
+     *         mapping, empty if they are those of the file before
      */
     public String dataFiles(Configuration conf, PartitionSpec spec, String mapping, String files) throws Exception {
         NameMapping names = NameMappingParser.fromJson(mapping);
         StringBuilder text = new StringBuilder();
         String[] texts = files.split(SEPARATOR, -1);
+        String before = "";
         for (int i = 0; i + 2 < texts.length; i += 3) {
             ParquetMetadata footer;
             ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(new Path(texts[i]), conf));
@@ -91,10 +95,16 @@ public final class ShadowTableCalls {
             append(text, Long.toString(file.recordCount()));
             GroupType schema = footer.getFileMetaData().getSchema();
             StringBuilder ids = new StringBuilder();
-            if (ParquetSchemaUtil.hasIds(footer.getFileMetaData().getSchema())) {
+            MessageType columns = footer.getFileMetaData().getSchema();
+            if (ParquetSchemaUtil.hasIds(columns)) {
                 collectIds(schema, "", ids);
+            } else {
+                columns = ParquetSchemaUtil.applyNameMapping(columns, names);
             }
             append(text, ids.toString());
+            String types = SchemaParser.toJson(ParquetSchemaUtil.convertAndPrune(columns));
+            append(text, types.equals(before) ? "" : types);
+            before = types;
         }
         return text.toString();
     }

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from tautochrone.model.foreign import (
     ForeignTable,
     ForeignType,
     ForeignVersion,
+    ShownVersion,
 )
 from tautochrone.model.lake import NO_VERSION, CommitMetadata, Fork
 from tautochrone.model.names import TableName, Version
@@ -75,13 +76,13 @@ def follow(
 ) -> Followed:
     """See `model.lake.LakeTable.follow`."""
     newest = foreign.newest()
-    shown = _Shown.parse(fork.handle.table.properties().get(_FOREIGN))
-    if shown is not None and (shown.identity, shown.number) == (newest.identity, newest.number):
+    shown = _parsed(fork.handle.table.properties().get(_FOREIGN))
+    if shown == ShownVersion.of(newest):
         return Followed(table=name, version=fork.version, number=newest.number)
     update = _Update(iceberg, name, foreign, newest, shown)
     if not update.plan(fork.handle):
         return Followed(table=name, version=fork.version, number=newest.number)
-    target = _Shown(newest.identity, newest.number).text()
+    target = json.dumps(asdict(ShownVersion.of(newest)))
 
     def build(loaded: Loaded) -> Any:
         check_main(name, loaded, fork.version, commit_metadata.fence)
@@ -112,19 +113,8 @@ def follow(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """Which version of which foreign table a shadow table shows."""
-
-    identity: str
-    number: int
-
-    @classmethod
-    def parse(cls, text: str | None) -> _Shown | None:
-        return None if text is None else cls(**json.loads(text))
-
-    def text(self) -> str:
-        return json.dumps({"identity": self.identity, "number": self.number})
+def _parsed(text: str | None) -> ShownVersion | None:
+    return None if text is None else ShownVersion(**json.loads(text))
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -145,13 +135,17 @@ class FieldIds:
 
     def __init__(self, mapping: Sequence[Mapping[str, Any]] = ()) -> None:
         self._by_path: dict[tuple[str, ...], int] = {}
+        self._renamed: dict[tuple[str, ...], str] = {}
+        """By path with another name of a column at its end: the name that `_by_path` has."""
         self._collect(mapping, ())
         self.is_redefined = False
 
     def _collect(self, mapping: Sequence[Mapping[str, Any]], above: tuple[str, ...]) -> None:
         for entry in mapping:
-            path = (*above, entry["names"][0])
+            first, *others = entry["names"]
+            path = (*above, first)
             self._by_path[path] = entry["field-id"]
+            self._renamed |= {(*above, other): first for other in others}
             self._collect(entry.get("fields", ()), path)
 
     @property
@@ -163,7 +157,12 @@ class FieldIds:
         entries = []
         for path, field_id in self._by_path.items():
             if path[:-1] == above:
-                entry: dict[str, Any] = {"field-id": field_id, "names": [path[-1]]}
+                others = [
+                    other[-1]
+                    for other, first in self._renamed.items()
+                    if other[:-1] == above and first == path[-1]
+                ]
+                entry: dict[str, Any] = {"field-id": field_id, "names": [path[-1], *others]}
                 fields = self._below(path)
                 entries.append({**entry, "fields": fields} if fields else entry)
         return entries
@@ -174,16 +173,27 @@ class FieldIds:
 
     def id_at(self, path: tuple[str, ...]) -> int | None:
         """Of a column or a field, by its path in data files."""
-        return self._by_path.get(path)
+        known: tuple[str, ...] = ()
+        for name in path:
+            known = (*known, self._renamed.get((*known, name), name))
+        return self._by_path.get(known)
 
     def has(self, field_id: int) -> bool:
         return field_id in self._by_path.values()
+
+    def name_of(self, field_id: int) -> str:
+        """The path of a column or field in data files."""
+        return next(".".join(path) for path, known in self._by_path.items() if known == field_id)
 
     def _fields(self, fields: Sequence[ForeignField], above: tuple[str, ...]) -> list[dict[str, Any]]:
         columns = []
         for each in fields:
             path = (*above, each.stored_name)
             field_id = self._id(path, each.field_id)
+            others = {(*above, other): each.stored_name for other in each.other_names}
+            # A name never stands for two columns in the mapping.
+            self.is_redefined |= path in self._renamed or not self._by_path.keys().isdisjoint(others)
+            self._renamed |= others
             kind = self._type(each.type, path)
             columns.append({"id": field_id, "name": each.name, "required": False, "type": kind})
         return columns
@@ -195,7 +205,7 @@ class FieldIds:
             element = (*path, "element")
             return {
                 "type": "list",
-                "element-id": self._part_id(element),
+                "element-id": self._part_id(element, kind.element_id),
                 "element-required": False,
                 "element": self._type(kind.element, element),
             }
@@ -203,9 +213,9 @@ class FieldIds:
             key, value = (*path, "key"), (*path, "value")
             return {
                 "type": "map",
-                "key-id": self._part_id(key),
+                "key-id": self._part_id(key, kind.key_id),
                 "key": self._type(kind.key, key),
-                "value-id": self._part_id(value),
+                "value-id": self._part_id(value, kind.value_id),
                 "value-required": False,
                 "value": self._type(kind.value, value),
             }
@@ -222,7 +232,9 @@ class FieldIds:
         self._by_path[path] = given
         return given
 
-    def _part_id(self, path: tuple[str, ...]) -> int:
+    def _part_id(self, path: tuple[str, ...], given: int | None) -> int:
+        if given is not None:
+            return self._id(path, given)
         if path not in self._by_path:
             self._by_path[path] = max(_FIRST_OF_PARTS, *self._by_path.values()) + 1
         return self._by_path[path]
@@ -308,7 +320,7 @@ class _Update:
         name: TableName,
         foreign: ForeignTable,
         newest: ForeignVersion,
-        shown: _Shown | None,
+        shown: ShownVersion | None,
     ) -> None:
         self._iceberg = iceberg
         self._name = name
@@ -339,9 +351,7 @@ class _Update:
             return True
         assert self._shown is not None
         has_same_columns = self._columns == self._columns_of(loaded)
-        self._steps = self._foreign.steps_since(
-            self._shown.identity, self._shown.number, has_same_columns=has_same_columns
-        )
+        self._steps = self._foreign.steps_since(self._shown, has_same_columns=has_same_columns)
         return self._steps is None or bool(self._steps) or not has_same_columns
 
     def forget_steps(self) -> bool:
@@ -389,10 +399,14 @@ class _Update:
         transaction = transactions.replaceTableTransaction(str(self._name), loaded.operations, start)
         is_first = loaded.main == NO_VERSION or self._begins_anew
         base = NO_VERSION if is_first else loaded.main
-        touched = None if self._steps is None else {path for step in self._steps for path in step.files}
-        present = {} if self._begins_anew else self._present(loaded, touched)
+        steps = [self._whole()] if self._steps is None else self._steps
+        touched = {path for step in steps for path in step.files}
+        is_complete = any(step.is_complete for step in steps)
+        present = {} if self._begins_anew else self._present(loaded, None if is_complete else touched)
         parent = "" if base == NO_VERSION else str(base)
-        for step in [self._whole(present)] if self._steps is None else self._steps:
+        for step in steps:
+            if step.is_complete:
+                step = replace(step, files={**dict.fromkeys(present), **step.files})
             change = self._change(loaded.table, present, step, is_respecified=is_respecified)
             if change:
                 parent = self._commit(transaction, parent, present, change, step, note)
@@ -438,10 +452,9 @@ class _Update:
         method.setAccessible(True)
         method.invoke(builder, self._iceberg.array(java.Object, [dropped]))
 
-    def _whole(self, present: Mapping[str, _Present]) -> ForeignStep:
-        """From the files that are there to those of the newest version."""
-        gone = dict.fromkeys(present)
-        return ForeignStep({**gone, **self._newest.files}, moves_rows=True)
+    def _whole(self) -> ForeignStep:
+        """From whatever files are there to those of the newest version."""
+        return ForeignStep(self._newest.files, moves_rows=True, is_complete=True)
 
     def _present(self, loaded: Loaded, paths: set[str] | None) -> dict[str, _Present]:
         functions = self._iceberg.functions
@@ -570,10 +583,12 @@ class _Update:
                 "own readers cannot read either",
                 retryable=True,
             ) from error
-        parts = zip(answer[::3], answer[1::3], answer[2::3], strict=True)
+        parts = zip(answer[::4], answer[1::4], answer[2::4], answer[3::4], strict=True)
         described = {}
-        for file, (part, rows, ids) in zip(files, parts, strict=True):
+        for file, (part, rows, ids, schema) in zip(files, parts, strict=True):
             self._require_ids(file, ids)
+            if schema:
+                self._require_types(file, json.loads(schema)["fields"])
             described[file.location] = _Present(java_object(part), int(rows), deletes=file.deletes)
         return described
 
@@ -591,6 +606,26 @@ class _Update:
                     hint="a Delta table with column mapping can have arrays and maps here only if its files "
                     "have no ids; otherwise let its own program write the columns that the view needs into "
                     "a table without column mapping",
+                    sqlstate="0A000",
+                )
+
+    def _require_types(self, file: ForeignFile, stored: Sequence[Mapping[str, Any]]) -> None:
+        """Iceberg's readers take the values in a file for those of the table's type.
+
+        Args:
+            stored: the file's columns, as Iceberg's JSON of a schema has them.
+        """
+        types = _types_by_id(self._columns)
+        for field_id, kind in _types_by_id(stored).items():
+            expected = types.get(field_id, kind)
+            if not _is_widened(kind, expected):
+                column = self._ids.name_of(field_id)
+                raise ForeignTableError(
+                    "FOREIGN_FILE_HAS_OTHER_TYPES",
+                    f"{file.location} of {self._foreign.source} has the column {column} "
+                    f"as {kind}, and the table as {expected}: Iceberg's readers do not convert it",
+                    hint="let the table's own program write its files anew with the type that the table has "
+                    "now, or write the columns that the view needs into a table of their own",
                     sqlstate="0A000",
                 )
 

@@ -21,6 +21,7 @@ __all__ = [
     "SinkRecovered",
     "SinkRetired",
     "SinkSkipped",
+    "SinkTableSetAside",
     "SinkWaiting",
 ]
 
@@ -192,6 +193,20 @@ class SinkMaintenanceFailed(Event):
     error: str
     error_class: str
     hint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTableSetAside(Event):
+    """`taut publish --repair` moved a damaged table away; it is published anew."""
+
+    sink: str
+    dataset: str
+    folder: str
+    """where it is now; empty if somebody has removed it"""
+    reason: Reason
+
+    def text(self) -> str:
+        return sink_line(self.sink, f"{self.dataset} is set aside in {self.folder}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

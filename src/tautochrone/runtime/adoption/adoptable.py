@@ -20,7 +20,7 @@ from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets, stream_position
 from tautochrone.model.catalog import NEWEST, AdoptableTable, job_read_point
 from tautochrone.model.lake import Fork
-from tautochrone.model.names import TableName, Version, is_file_table
+from tautochrone.model.names import TableName, Version, describe_input, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.job.job import ClockTable, Job
@@ -105,8 +105,11 @@ class Survey:
         return list(findings.values())
 
     def _finding(self, name: TableName, before: Mapping[TableName, Finding]) -> Finding:
+        # A foreign table at the time when somebody else built the view is not known any more.
         rebuilt = [
-            i for i in sorted(self._job.topology.inputs(name)) if i in before and _is_rebuilt(before[i])
+            i
+            for i in sorted(self._job.topology.inputs(name))
+            if is_shadow_table(i) or (i in before and _is_rebuilt(before[i]))
         ]
         fork, table = self._forks.get(name), self._tables.get(name)
         reached: dict[str, FlowProgress] = {}
@@ -116,7 +119,7 @@ class Survey:
                 reason = (
                     Reason.of(ReasonCode.REBUILD_REQUESTED)
                     if name in self._rebuild
-                    else Reason.of(ReasonCode.INPUT_IS_REBUILT, input=str(rebuilt[0]))
+                    else Reason.of(ReasonCode.INPUT_IS_REBUILT, input=describe_input(rebuilt[0]))
                 )
                 return Finding(dataset=name, action=Action.REBUILD, reason=reason, fork=fork, table=table)
             self._require_table(name)

@@ -115,7 +115,7 @@ class Delivery:
             FencedError: a newer owner runs the job.
         """
         try:
-            return self._deliver_newest(self._claimed_sink())
+            return self._deliver_newest(self.claimed_sink())
         except SinkError as error:
             if error.error_class == _OBJECTS_MISSING:
                 self.close()
@@ -124,7 +124,7 @@ class Delivery:
         self.reset_after_failure()
         self._compares_all = True
         try:
-            return self._deliver_newest(self._claimed_sink())
+            return self._deliver_newest(self.claimed_sink())
         finally:
             self._compares_all = False
 
@@ -164,7 +164,12 @@ class Delivery:
 
     # -- becoming the owner -----------------------------------------------------------------------
 
-    def _claimed_sink(self) -> Sink:
+    def claimed_sink(self) -> Sink:
+        """The sink, open, with this delivery as its newest owner.
+
+        Raises:
+            SinkError: as of `deliver`.
+        """
         if self._sink is not None:
             return self._sink
         declaration = self.declaration

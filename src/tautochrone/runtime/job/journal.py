@@ -25,6 +25,7 @@ from tautochrone.model.sink import (
     FoldedTable,
     Intent,
     Recovered,
+    Repairable,
     SentChunk,
     Sink,
     SinkDeclaration,
@@ -205,6 +206,9 @@ class DeliveryJournal:
 
     def maintain(self, sink: SinkMaintenance) -> Sequence[FoldedTable]:
         return self._step(Step.SINK_MAINTAIN, lambda: sink.maintain(self.fence))
+
+    def set_aside(self, sink: Repairable, table: TableName) -> str:
+        return self._step(Step.SINK_SET_ASIDE, lambda: sink.set_aside(table, self.fence))
 
     def _step(self, step: Step, action: Callable[[], T]) -> T:
         return self.job.effects.perform(step, self.name, action)

@@ -42,7 +42,7 @@ class ShadowTables:
     unreadable: dict[TableName, Reason] = field(default_factory=dict)
     _foreign: ForeignTables = field(init=False)
     _tables: dict[TableName, LakeTable] = field(default_factory=dict)
-    _shown: dict[TableName, tuple[str, int]] = field(default_factory=dict)
+    _shown: dict[TableName, tuple[str, int, str]] = field(default_factory=dict)
     _next_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -69,11 +69,12 @@ class ShadowTables:
     def _synchronize(self, name: TableName) -> None:
         foreign = self._foreign.open(self.job.definitions.scope.foreign.sources[name])
         newest = foreign.newest()
+        version = newest.identity, newest.number, newest.stamp
         is_observed = name in self.job.observed_tables
-        if is_observed and self._shown.get(name) == (newest.identity, newest.number):
+        if is_observed and self._shown.get(name) == version:
             return
         followed = self._follow(name, foreign)
-        self._shown[name] = newest.identity, newest.number
+        self._shown[name] = version
         if followed.files_added or followed.files_removed or followed.files_with_deletes:
             self.job.emit(
                 events.ForeignTableFollowed(

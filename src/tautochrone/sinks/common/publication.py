@@ -67,6 +67,8 @@ T = TypeVar("T")
 _S = TransactionState
 _CHECKPOINTS = "checkpoints"
 """The folder in which each checkpoint is a file."""
+_SET_ASIDE = "set-aside"
+"""The folder of damaged tables, which nobody reads or removes."""
 _LISTED = 1_000
 """So many checkpoints are listed at most."""
 
@@ -91,6 +93,9 @@ class PublishedTable(Protocol):
         Raises:
             SinkError: `PUBLICATION_DIVERGED`, this version is somebody else's.
         """
+
+    def is_committed(self, commit: StagedCommit) -> bool:
+        """Whether a staged commit is its newest version. Changes nothing."""
 
     def digest(self) -> Digest:
         """Of the files of the newest version, read from the log and the files."""
@@ -311,6 +316,55 @@ class PublicationSink(TransactionSteps):
         if not path.exists() or path.read_bytes() != content:
             replace_file(path, content)
 
+    # -- repair -----------------------------------------------------------------------------------
+
+    @_reports_files
+    def damage(self, table: TableName, files: VersionFiles | None) -> Reason | None:
+        state = self._states_folder.read()
+        reason = self._damage(table, files, state)
+        if reason is None or self._states_folder.read().number == state.number:
+            return reason
+        # The owner published something meanwhile.
+        return None
+
+    def _damage(self, table: TableName, files: VersionFiles | None, state: PublicationState) -> Reason | None:
+        pending = None if state.decision is None else state.decision.commits.get(table)
+        try:
+            if pending is not None and self._table(table).is_committed(pending):
+                # What is decided and not shown yet; whoever shows it compares it.
+                return None
+            if self._checked_head(table, state.heads) is None:
+                return None
+            if files is None or self._table(table).digest() == self.digest_files(files)[""]:
+                return None
+        except SinkError as error:
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class=error.error_class, text=str(error))
+        except (OSError, ValueError, LookupError) as error:
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class="", text=str(error))
+        return Reason.of(ReasonCode.PUBLISHED_FILES_DIFFER)
+
+    @_reports_files
+    def set_aside(self, table: TableName, fence: Fence) -> str:
+        self._require_newest_fence(fence)
+        self._tables.pop(table, None)
+        folder = self._table_folder(table)
+        if not folder.exists():
+            return ""
+        places = self._folder / _SET_ASIDE / folder.relative_to(self._folder)
+        places.mkdir(parents=True, exist_ok=True)
+        number = max((int(path.name) for path in places.iterdir() if path.name.isdecimal()), default=0) + 1
+        self._forget_versions(table)
+        # One step: the log is gone, and `_finish` and `commit` know what that means.
+        folder.rename(places / str(number))
+        return str(places / str(number))
+
+    def _forget_versions(self, table: TableName) -> None:
+        """Take a table out of the lists of checkpoints: what begins anew counts its versions anew."""
+        for path in self._checkpoints_folder.glob("[0-9]*.json"):
+            entry = json.loads(path.read_text("utf-8"))
+            if entry["tables"].pop(str(table), None) is not None:
+                replace_file(path, json.dumps(entry, indent=1).encode())
+
     # -- audit and maintenance --------------------------------------------------------------------
 
     def digest(self, table: TableName, rows: Rows) -> Mapping[str, Digest]:
@@ -420,8 +474,8 @@ def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> S
     return SinkError(
         "PUBLICATION_DIVERGED",
         f"Sink {sink}: somebody else committed version {version} to the published table {table}",
-        hint="A publication has one writer. Copy what is needed and delete the folder of the table, "
-        f"{folder}: the next run publishes it anew.",
+        hint=f"A publication has one writer. `taut publish --repair` sets the folder of the table, {folder}, "
+        "aside with all that is in it and publishes the table anew.",
         parameters={"sink": sink, "table": str(table), "version": version},
         sqlstate="55000",
     )
@@ -436,7 +490,8 @@ def incomplete_error(folder: Path, missing: str) -> SinkError:
     return SinkError(
         "PUBLICATION_LOG_INCOMPLETE",
         f"The log of the published table in {folder} is not complete: {missing}",
-        hint=f"Delete the folder of the table, {folder}: the next run publishes it anew.",
+        hint=f"`taut publish --repair` sets the folder of the table, {folder}, aside and publishes the table "
+        "anew.",
         parameters={"folder": str(folder)},
         sqlstate="55000",
     )

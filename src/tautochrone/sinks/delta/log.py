@@ -180,8 +180,12 @@ class DeltaLog:
 
     def put(self, version: int, content: str) -> bool:
         """Write a version; whether it is there now with this content."""
-        encoded = content.encode()
-        return put_if_absent(self._path(version), encoded) or self._path(version).read_bytes() == encoded
+        return put_if_absent(self._path(version), content.encode()) or self.has(version, content)
+
+    def has(self, version: int, content: str) -> bool:
+        """Whether a version is there with this content."""
+        path = self._path(version)
+        return path.exists() and path.read_bytes() == content.encode()
 
     def write_checkpoint(self) -> bool:
         """Write all actions in force, if the last time was long ago; whether it was. Repeatable."""

@@ -100,6 +100,9 @@ class DeltaTable:
         if not self._log.put(int(commit.version), commit.content):
             raise diverged_error(self._sink, self._table, self._folder, commit.version)
 
+    def is_committed(self, commit: StagedCommit) -> bool:
+        return self.head() == commit.version and self._log.has(int(commit.version), commit.content)
+
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         described, paths = [], self._vector_paths()

@@ -222,6 +222,9 @@ class HudiTable:
         if not self._timeline.complete(commit.version, content["metadata"], replaces=replaces):
             raise diverged_error(self._sink, self._table, self._folder, commit.version)
 
+    def is_committed(self, commit: StagedCommit) -> bool:
+        return self.head() == commit.version
+
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         groups = self._timeline.groups()

@@ -303,6 +303,9 @@ class PaimonTable:
         if not self._snapshots.commit(content["snapshot"], schemas, content["staged"]):
             raise diverged_error(self._sink, self._table, self._folder, commit.version)
 
+    def is_committed(self, commit: StagedCommit) -> bool:
+        return self.head() == commit.version
+
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         state = self._snapshots.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tautochrone.sources.delta.storage import Storage
 from tautochrone.sources.delta.table import DeltaTable
 
-__all__ = ["DeltaTable", "Storage"]
+__all__ = ["DeltaTable"]

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tautochrone.sources.delta.storage import Storage
+from tautochrone.sources.storage import Storage
 
 __all__ = ["DeltaLog", "LogError", "LogState", "Remembered"]
 

@@ -16,11 +16,12 @@ from tautochrone.model.foreign import (
     ForeignSource,
     ForeignStep,
     ForeignVersion,
+    ShownVersion,
 )
 from tautochrone.sources.delta.log import DeltaLog, LogError, LogState, Remembered
 from tautochrone.sources.delta.schema import columns_of, partition_value
-from tautochrone.sources.delta.storage import Storage
 from tautochrone.sources.delta.vectors import name_of_vector, path_of_vector, positions_of
+from tautochrone.sources.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,23 +105,21 @@ class DeltaTable:
         )
         return self._version
 
-    def steps_since(
-        self, identity: str, number: int, *, has_same_columns: bool
-    ) -> Sequence[ForeignStep] | None:
+    def steps_since(self, shown: ShownVersion, *, has_same_columns: bool) -> Sequence[ForeignStep] | None:
         newest, log = self._version, self._log
         assert newest is not None
         assert log is not None
-        if identity != newest.identity or number > newest.number:
+        if shown.identity != newest.identity or shown.number > newest.number:
             return None
         done: list[Remembered] = []
         with self._log_errors():
-            for version in range(number + 1, newest.number + 1):
+            for version in range(shown.number + 1, newest.number + 1):
                 remembered = log.remembered(version)
                 if remembered is None:
                     # The writer's clean-up took it.
                     return None
                 done.append(remembered)
-        if any(each.metadata is not None and each.metadata["id"] != identity for each in done):
+        if any(each.metadata is not None and each.metadata["id"] != shown.identity for each in done):
             return None
         # With other columns in between, files of that time are not looked at.
         changes = [_columns_key(each.metadata) for each in done if each.metadata is not None]

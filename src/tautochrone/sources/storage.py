@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -12,9 +15,24 @@ from pyspark.sql import SparkSession
 
 from tautochrone.model.lake import local_folder
 from tautochrone.spark.jvm.catalyst import cached_packages
+from tautochrone.spark.jvm.driver_calls import driver_calls, split_texts
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["Storage"]
+__all__ = ["Storage", "StoredFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in a folder.
+
+    Attributes:
+        path: in the folder, its parts with `/` between.
+        modified_ms: when it was written.
+    """
+
+    path: str
+    bytes: int
+    modified_ms: int
 
 
 class Storage:
@@ -57,6 +75,25 @@ class Storage:
             text = str(self._jvm.java.util.Arrays.toString(paths))[1:-1]
             return [each.rpartition("/")[2] for each in text.split(", ")] if text else []
 
+    def files(self, folder: str, *, below: bool = False) -> list[StoredFile]:
+        """The files in a folder, hidden ones included; none if there is no such folder.
+
+        Args:
+            below: those in folders below it too.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        local = local_folder(folder)
+        if local is not None:
+            return list(_local_files(local, "", below=below))
+        conf = self._session.sessionState().newHadoopConf()
+        with _hadoop_errors(folder):
+            texts = split_texts(str(driver_calls().stamps(conf, folder)))
+        stamps = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+        files = (StoredFile(path, int(size), int(modified)) for path, modified, size in stamps)
+        return [file for file in files if below or "/" not in file.path]
+
     def read(self, location: str) -> bytes:
         """
         Raises:
@@ -94,6 +131,24 @@ class Storage:
 
     def _file_system(self, path: Any) -> Any:
         return path.getFileSystem(self._session.sessionState().newHadoopConf())
+
+
+def _local_files(folder: Path, above: str, *, below: bool) -> Iterator[StoredFile]:
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        path = f"{above}{entry.name}"
+        if entry.is_dir():
+            if below:
+                yield from _local_files(folder / entry.name, f"{path}/", below=True)
+            continue
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            continue
+        yield StoredFile(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 @contextmanager
