@@ -22,12 +22,11 @@ from tests.support.mariadb import SINK_PASSWORD, is_installed, restart_server, s
 
 from tautochrone.errors import SinkContentError, SinkError
 from tautochrone.model.names import CheckpointNumber, Fence
-from tautochrone.model.sink import DropsMirrors, Intent, Sink, TransactionState
+from tautochrone.model.sink import Intent, TransactionState
 from tautochrone.sinks import examine_sink
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
-from tautochrone.testing import sink_conformance as conformance
-from tautochrone.testing.sink_conformance import LAKE, SinkBench, begin, new_intent, transaction
+from tautochrone.testing.sink_conformance import LAKE, begin, new_intent, transaction
 from tautochrone.testing.sink_conformance import LINES as SHOP_LINES
 from tautochrone.testing.sink_conformance import ORDERS as SHOP_ORDERS
 from tautochrone.testing.sink_contents_conformance import Rebuild, SinkContentsConformance
@@ -51,18 +50,6 @@ class TestMariadb(FewRefusals):
         bench = MariadbBench()
         yield bench
         bench.close()
-
-    def test_a_dropped_mirror_leaves_nothing(self, bench: SinkBench, sink: Sink) -> None:
-        assert isinstance(bench, MariadbBench)
-        assert isinstance(sink, DropsMirrors)
-        # Deliveries do without the right.
-        with pytest.raises(SinkError, match="SINK_RIGHTS_MISSING") as refused:
-            sink.drop_mirror(conformance.ORDERS)
-        assert "DROP for `taut drop`" in (refused.value.hint or "")
-        # The sink connects again after a refusal; a connection keeps the rights that it began with.
-        bench.query(f"GRANT DROP ON {bench.database}.* TO sink@'%'")
-        assert sink.mirror_of(conformance.ORDERS)
-        super().test_a_dropped_mirror_leaves_nothing(bench, sink)
 
 
 class TestMariadbContents(SinkContentsConformance):
