@@ -84,13 +84,15 @@ class HudiTable:
             listed = self._list(timeline)
             fields = self._fields(listed)
             partitions = self._partition_columns()
+            by_name = {field.name: field for field in fields}
             self._version = ForeignVersion(
                 identity=self._properties.get("hoodie.table.name", ""),
                 number=int(listed.state.instants[-1].time) if listed.state.instants else 0,
                 stamp=listed.state.stamp,
                 fields=fields,
                 partition_columns=partitions,
-                files=self._files(listed, [field for field in fields if field.name in partitions]),
+                # In the order of the folders, which need not be the schema's.
+                files=self._files(listed, [by_name[name] for name in partitions]),
             )
             self._state = listed.state
             return self._version
