@@ -23,6 +23,7 @@ from tautochrone.model.foreign import (
     ForeignVersion,
     ShownVersion,
 )
+from tautochrone.sources.damage import DAMAGED, CodecError, DamagedFileError, text_of
 from tautochrone.sources.hudi.schema import columns_of
 from tautochrone.sources.hudi.timeline import (
     HudiTimeline,
@@ -330,11 +331,14 @@ class HudiTable:
         """Raise what is wrong with the timeline as an error of a class. What was read is forgotten."""
         try:
             yield
-        except (TimelineError, OSError) as error:
+        except CodecError as error:
+            self._timeline = self._version = None
+            raise self._feature_error(f"a timeline compressed by {error}") from error
+        except (TimelineError, DamagedFileError, *DAMAGED) as error:
             self._timeline = self._version = None
             raise ForeignTableError(
                 "HUDI_TIMELINE_UNREADABLE",
-                f"The timeline of {self._source} cannot be read: {error}",
+                f"The timeline of {self._source} cannot be read: {text_of(error)}",
                 hint="it is read again at the next cut; if Hudi's own readers fail too, it is damaged",
                 retryable=True,
             ) from error

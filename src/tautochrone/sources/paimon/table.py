@@ -19,6 +19,7 @@ from tautochrone.model.foreign import (
     ForeignVersion,
     ShownVersion,
 )
+from tautochrone.sources.damage import DAMAGED, CodecError, DamagedFileError, text_of
 from tautochrone.sources.paimon.schema import columns_of
 from tautochrone.sources.paimon.snapshots import (
     DataEntry,
@@ -171,13 +172,13 @@ class PaimonTable:
         return steps
 
     def deleted_positions(self, file: ForeignFile) -> Sequence[int]:
-        vector = self._vectors[file.deletes]
         try:
+            vector = self._vectors[file.deletes]
             return positions_of(self._storage.read(self._index_location(vector)), vector.offset)
-        except (OSError, ValueError, KeyError) as error:
+        except DAMAGED as error:
             raise ForeignTableError(
                 "PAIMON_VECTOR_UNREADABLE",
-                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {error}",
+                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {text_of(error)}",
                 hint="its snapshot may have expired; the next run reads the newest one",
                 retryable=True,
             ) from error
@@ -273,11 +274,14 @@ class PaimonTable:
         """Raise what is wrong with the metadata as an error of a class. What was read is forgotten."""
         try:
             yield
-        except (SnapshotError, OSError) as error:
+        except CodecError as error:
+            self._files = self._version = None
+            raise self._feature_error(f"manifests compressed by {error} (manifest.compression)") from error
+        except (SnapshotError, DamagedFileError, *DAMAGED) as error:
             self._files = self._version = None
             raise ForeignTableError(
                 "PAIMON_SNAPSHOT_UNREADABLE",
-                f"The newest snapshot of {self._source} cannot be read: {error}",
+                f"The newest snapshot of {self._source} cannot be read: {text_of(error)}",
                 hint="it is read again at the next cut; if Paimon's own readers fail too, it is damaged",
                 retryable=True,
             ) from error
