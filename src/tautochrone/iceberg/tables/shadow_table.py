@@ -581,8 +581,8 @@ class _Update:
             raise ForeignTableError(
                 "FOREIGN_FILE_UNREADABLE",
                 f"A data file of {self._foreign.source} cannot be read: {problem_of(error).message}",
-                hint="if it was removed (VACUUM), the next run reads the newest version; a damaged one its "
-                "own readers cannot read either",
+                hint="if the table's own program removed it (VACUUM, a clean, an expired snapshot), the next "
+                "run reads the newest version; a damaged one its own readers cannot read either",
                 retryable=True,
             ) from error
         parts = zip(*(answer[part::_PARTS] for part in range(_PARTS)), strict=True)
@@ -606,9 +606,9 @@ class _Update:
                     "FOREIGN_FILE_HAS_OTHER_IDS",
                     f"{file.location} of {self._foreign.source} has ids of columns, and the one of "
                     f"{'.'.join(path)} is not the table's: Iceberg's readers would read another column",
-                    hint="a Delta table with column mapping can have arrays and maps here only if its files "
-                    "have no ids; otherwise let its own program write the columns that the view needs into "
-                    "a table without column mapping",
+                    hint="let the table's own program write the columns that the view needs into a table "
+                    "of their own, in Delta one without column mapping: files with ids of columns are read "
+                    "only if these are the table's, and elements, keys and values have theirs",
                     sqlstate="0A000",
                 )
 
