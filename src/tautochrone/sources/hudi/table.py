@@ -243,15 +243,11 @@ class HudiTable:
             before = state
             try:
                 metadata = timeline.metadata(before.instants)
+                files = self._storage.files(self._folder, below=True, without=_FOLDER)
             except FileNotFoundError:
-                # The instant was archived, or taken back.
+                # The instant was archived or taken back, or a folder went while it was listed.
                 state = timeline.state()
                 continue
-            files = [
-                file
-                for file in self._storage.files(self._folder, below=True)
-                if not file.path.startswith(f"{_FOLDER}/")
-            ]
             state = timeline.state()
             if (state.instants, state.removing) == (before.instants, before.removing):
                 return _Listed(before, metadata, files)
