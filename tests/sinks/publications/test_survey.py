@@ -16,7 +16,7 @@ from tests.sinks.publications.toy_lake import LINES, ORDERS, ToyLake
 
 from tautochrone.errors import LakeError, SinkError, TableMissingError
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import ReasonCode
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.runtime.delivery import repair
@@ -61,7 +61,7 @@ def surveyed(lake: ToyLake, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     return {damage.dataset: damage.reason.code for damage in damages}
 
 
-@pytest.mark.parametrize("format_name", ["delta", "paimon"])
+@pytest.mark.parametrize("format_name", ["delta", "hudi", "paimon"])
 def test_a_table_in_the_place_of_the_first_delivery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
@@ -74,6 +74,10 @@ def test_a_table_in_the_place_of_the_first_delivery(
     with pytest.raises(SinkError, match="PUBLICATION_DIVERGED"):
         lake.deliver()
     assert surveyed(lake, Catalog(lake), monkeypatch) == {LINES: ReasonCode.PUBLISHED_LOG_DAMAGED}
+    lake.open().set_aside(LINES, Fence(lake.fence))
+    lake.deliver()
+    assert surveyed(lake, Catalog(lake), monkeypatch) == {}
+    assert lake.shown(LINES) == lake.rows(LINES, 1)
 
 
 def test_a_version_that_expired_is_not_compared_and_a_table_that_is_gone_is_an_error(
