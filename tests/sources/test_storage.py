@@ -24,6 +24,20 @@ def test_hadoop_lists_the_same_files(
     own = sorted(reader.files(folder, below=below), key=str)
     assert len(own) == (4 if below else 2)
     assert reader.files(f"{folder}/none") == []
+    some = sorted(reader.files(folder, below=below, without="k 1=ü"), key=str)
+    assert [file.path for file in some] == [".hidden", "a.parquet"]
     monkeypatch.setattr(storage, "local_folder", lambda _: None)
+    assert sorted(reader.files(folder, below=below, without="k 1=ü"), key=str) == some
     assert sorted(reader.files(folder, below=below), key=str) == own
     assert reader.files(f"{folder}/none") == []
+
+
+def test_without_those_below_no_folder_is_listed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "deep").mkdir()
+    # Each folder in it has all that is in it.
+    (tmp_path / "deep/again").symlink_to(tmp_path / "deep")
+    monkeypatch.setattr(storage, "local_folder", lambda _: None)
+    assert [file.path for file in Storage(spark).files(f"file:{tmp_path}")] == ["a"]

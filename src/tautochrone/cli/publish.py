@@ -61,4 +61,4 @@ def _show(damages: Sequence[Damage], *, as_json: bool) -> None:
     elif damages:
         table(("sink", "dataset", "reason"), [(each.sink, each.dataset, each.reason) for each in damages])
     else:
-        sys.stderr.write("nothing to do\n")
+        sys.stderr.write("nothing is damaged\n")

@@ -126,7 +126,7 @@ class Files:
 
     def stamps(self, path: str) -> dict[str, tuple[int, int]]:
         """Relative path → (modification time in ms, bytes) of the visible files below a folder."""
-        texts = split_texts(str(self._calls.stamps(self._conf, path)))
+        texts = split_texts(str(self._calls.stamps(self._conf, path, True, "")))
         return {
             name: (int(modified), int(size))
             for name, modified, size in zip(texts[::3], texts[1::3], texts[2::3], strict=True)

@@ -75,24 +75,24 @@ class Storage:
             text = str(self._jvm.java.util.Arrays.toString(paths))[1:-1]
             return [each.rpartition("/")[2] for each in text.split(", ")] if text else []
 
-    def files(self, folder: str, *, below: bool = False) -> list[StoredFile]:
+    def files(self, folder: str, *, below: bool = False, without: str = "") -> list[StoredFile]:
         """The files in a folder, hidden ones included; none if there is no such folder.
 
         Args:
-            below: those in folders below it too.
+            below: those in folders below it too. One that goes meanwhile has none.
+            without: the name of a folder in it that is left out.
 
         Raises:
             OSError: it cannot be listed.
         """
         local = local_folder(folder)
         if local is not None:
-            return list(_local_files(local, "", below=below))
+            return list(_local_files(local, "", below=below, without=without))
         conf = self._session.sessionState().newHadoopConf()
         with _hadoop_errors(folder):
-            texts = split_texts(str(driver_calls().stamps(conf, folder)))
+            texts = split_texts(str(driver_calls().stamps(conf, folder, below, without)))
         stamps = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
-        files = (StoredFile(path, int(size), int(modified)) for path, modified, size in stamps)
-        return [file for file in files if below or "/" not in file.path]
+        return [StoredFile(path, int(size), int(modified)) for path, modified, size in stamps]
 
     def read(self, location: str) -> bytes:
         """
@@ -133,7 +133,7 @@ class Storage:
         return path.getFileSystem(self._session.sessionState().newHadoopConf())
 
 
-def _local_files(folder: Path, above: str, *, below: bool) -> Iterator[StoredFile]:
+def _local_files(folder: Path, above: str, *, below: bool, without: str = "") -> Iterator[StoredFile]:
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
@@ -141,8 +141,8 @@ def _local_files(folder: Path, above: str, *, below: bool) -> Iterator[StoredFil
     for entry in entries:
         path = f"{above}{entry.name}"
         if entry.is_dir():
-            if below:
-                yield from _local_files(folder / entry.name, f"{path}/", below=True)
+            if below and path != without:
+                yield from _local_files(folder / entry.name, f"{path}/", below=True, without=without)
             continue
         try:
             status = entry.stat()

@@ -277,3 +277,19 @@ def test_columns_that_iceberg_cannot_read_are_refused(column: dict[str, Any], me
     schema = {"type": "struct", "fields": [{"name": "c", "nullable": True, "metadata": {}, **column}]}
     with pytest.raises(ForeignTableError, match=f"DELTA_TYPE_UNSUPPORTED.*{message}"):
         columns_of(SOURCE, json.dumps(schema), is_mapped=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[]", "AttributeError"),
+        ('{"remove": {"x": 1}}', "KeyError: 'path'"),
+        ('{"metaData": {"x": 1}}', "KeyError: 'schemaString'"),
+        ('{"metaData": {"id": "1", "schemaString": "{"}}', ""),
+    ],
+)
+def test_whatever_is_wrong_is_an_error_of_a_class(tmp_path: Path, line: str, said: str) -> None:
+    deltalake.write_deltalake(tmp_path, rows(1))
+    (tmp_path / "_delta_log/00000000000000000001.json").write_text(line)
+    with pytest.raises(ForeignTableError, match=f"DELTA_LOG_UNREADABLE.*{said}"):
+        delta_table(tmp_path).newest()

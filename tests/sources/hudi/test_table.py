@@ -210,7 +210,9 @@ def test_values_of_partitions_in_names_of_folders(tmp_path: Path, jvm: HudiJvm) 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ('["null", {"type": "long", "logicalType": "timestamp-millis"}]', "timestamptz"),
+        ('["null", {"type": "long", "logicalType": "timestamp-micros"}]', "timestamptz"),
+        ('["null", {"type": "long", "logicalType": "timestamp-millis"}]', None),
+        ('{"type": "long", "logicalType": "local-timestamp-millis"}', None),
         ('{"type": "fixed", "name": "f", "size": 6, "logicalType": "decimal", "precision": 12, "scale": 2}',
          "decimal(12, 2)"),
         ('{"type": "array", "items": ["null", "string"]}', ForeignList("string")),

@@ -142,7 +142,10 @@ def test_renamed_columns_have_all_names_and_the_newest_schema_counts(tmp_path: P
     ("kind", "expected"),
     [
         ("TIMESTAMP(6) WITH LOCAL TIME ZONE", "timestamptz"),
-        ("TIMESTAMP(3) NOT NULL", "timestamp"),
+        ("TIMESTAMP(4) NOT NULL", "timestamp"),
+        ("TIMESTAMP", "timestamp"),
+        ("TIMESTAMP(3) NOT NULL", None),
+        ("TIMESTAMP(0) WITH LOCAL TIME ZONE", None),
         ("DECIMAL(12, 2)", "decimal(12, 2)"),
         ("VARCHAR(9) NOT NULL", "string"),
         ("TIMESTAMP(9)", None),

@@ -66,7 +66,8 @@ public final class ShadowTableCalls {
      * @param files of each file its location, its bytes and its partition as JSON
      * @return of each file what Py4J would answer for it, its number of rows, and, if it has ids of columns, those
      *         of all of them: see `collectIds`; then Iceberg's JSON of its columns that have ids or stand in the
-     *         mapping, empty if they are those of the file before
+     *         mapping, empty if they are those of the file before; then the ids of those with milliseconds, which
+     *         Iceberg's JSON does not tell from microseconds
      */
     public String dataFiles(Configuration conf, PartitionSpec spec, String mapping, String files) throws Exception {
         NameMapping names = NameMappingParser.fromJson(mapping);
@@ -105,8 +106,29 @@ public final class ShadowTableCalls {
             String types = SchemaParser.toJson(ParquetSchemaUtil.convertAndPrune(columns));
             append(text, types.equals(before) ? "" : types);
             before = types;
+            StringBuilder milliseconds = new StringBuilder();
+            collectMilliseconds(columns, milliseconds);
+            append(text, milliseconds.toString());
         }
         return text.toString();
+    }
+
+    /** Iceberg takes the statistics of such columns for microseconds, and filters by them skip rows. */
+    private void collectMilliseconds(GroupType group, StringBuilder ids) {
+        Iterator fields = group.getFields().iterator();
+        while (fields.hasNext()) {
+            Type field = (Type) fields.next();
+            if (!field.isPrimitive()) {
+                collectMilliseconds(field.asGroupType(), ids);
+                continue;
+            }
+            LogicalTypeAnnotation kind = field.getLogicalTypeAnnotation();
+            if (field.getId() != null && kind instanceof LogicalTypeAnnotation.TimestampLogicalTypeAnnotation
+                    && ((LogicalTypeAnnotation.TimestampLogicalTypeAnnotation) kind).getUnit()
+                            == LogicalTypeAnnotation.TimeUnit.MILLIS) {
+                ids.append(field.getId().intValue()).append(PART);
+            }
+        }
     }
 
     /** The paths of all columns and fields, each with its id or `-`; the parts of lists and maps as Iceberg calls them. */

@@ -64,6 +64,8 @@ _FOREIGN = "tautochrone.foreign"
 """The property that says which version of which table the newest snapshot shows."""
 _NO_DELETES = "[]"
 _PATH_SEPARATOR, _NO_ID = "\1", "-"
+_PARTS = 5
+"""What `ShadowTableCalls.dataFiles` says of each file."""
 
 
 def follow(
@@ -579,16 +581,17 @@ class _Update:
             raise ForeignTableError(
                 "FOREIGN_FILE_UNREADABLE",
                 f"A data file of {self._foreign.source} cannot be read: {problem_of(error).message}",
-                hint="if it was removed (VACUUM), the next run reads the newest version; a damaged one its "
-                "own readers cannot read either",
+                hint="if the table's own program removed it (VACUUM, a clean, an expired snapshot), the next "
+                "run reads the newest version; a damaged one its own readers cannot read either",
                 retryable=True,
             ) from error
-        parts = zip(answer[::4], answer[1::4], answer[2::4], answer[3::4], strict=True)
+        parts = zip(*(answer[part::_PARTS] for part in range(_PARTS)), strict=True)
         described = {}
-        for file, (part, rows, ids, schema) in zip(files, parts, strict=True):
+        for file, (part, rows, ids, schema, milliseconds) in zip(files, parts, strict=True):
             self._require_ids(file, ids)
             if schema:
                 self._require_types(file, json.loads(schema)["fields"])
+            self._require_microseconds(file, milliseconds)
             described[file.location] = _Present(java_object(part), int(rows), deletes=file.deletes)
         return described
 
@@ -603,9 +606,9 @@ class _Update:
                     "FOREIGN_FILE_HAS_OTHER_IDS",
                     f"{file.location} of {self._foreign.source} has ids of columns, and the one of "
                     f"{'.'.join(path)} is not the table's: Iceberg's readers would read another column",
-                    hint="a Delta table with column mapping can have arrays and maps here only if its files "
-                    "have no ids; otherwise let its own program write the columns that the view needs into "
-                    "a table without column mapping",
+                    hint="let the table's own program write the columns that the view needs into a table "
+                    "of their own, in Delta one without column mapping: files with ids of columns are read "
+                    "only if these are the table's, and elements, keys and values have theirs",
                     sqlstate="0A000",
                 )
 
@@ -619,15 +622,26 @@ class _Update:
         for field_id, kind in _types_by_id(stored).items():
             expected = types.get(field_id, kind)
             if not _is_widened(kind, expected):
-                column = self._ids.name_of(field_id)
-                raise ForeignTableError(
-                    "FOREIGN_FILE_HAS_OTHER_TYPES",
-                    f"{file.location} of {self._foreign.source} has the column {column} "
-                    f"as {kind}, and the table as {expected}: Iceberg's readers do not convert it",
-                    hint="let the table's own program write its files anew with the type that the table has "
-                    "now, or write the columns that the view needs into a table of their own",
-                    sqlstate="0A000",
-                )
+                raise self._types_error(file, field_id, kind, expected)
+
+    def _require_microseconds(self, file: ForeignFile, text: str) -> None:
+        """Iceberg takes statistics in milliseconds for microseconds: its filters would skip rows."""
+        types = _types_by_id(self._columns)
+        for field_id in map(int, filter(None, text.split(_PATH_SEPARATOR))):
+            if field_id in types:
+                kind = f"{types[field_id]} in milliseconds"
+                raise self._types_error(file, field_id, kind, f"{types[field_id]} in microseconds")
+
+    def _types_error(self, file: ForeignFile, field_id: int, kind: str, expected: str) -> ForeignTableError:
+        column = self._ids.name_of(field_id)
+        return ForeignTableError(
+            "FOREIGN_FILE_HAS_OTHER_TYPES",
+            f"{file.location} of {self._foreign.source} has the column {column} "
+            f"as {kind}, and the table as {expected}: Iceberg's readers do not convert it",
+            hint="let the table's own program write its files anew with the type that the table has "
+            "now, or write the columns that the view needs into a table of their own",
+            sqlstate="0A000",
+        )
 
     def _vectors(
         self, transaction: Any, present: Mapping[str, _Present], marked: Sequence[ForeignFile]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tautochrone.errors import LakeError
 from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
-from tautochrone.model.lake import VersionFiles
+from tautochrone.model.lake import NO_VERSION, VersionFiles
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import PUBLICATIONS, Repairable, Sink, SinkDeclaration
@@ -43,6 +42,7 @@ def survey(
 
     Raises:
         SinkError: a sink cannot be opened or read.
+        LakeError: so it is with a table of the lake.
     """
     damages: list[Damage] = []
     for declaration in _publications(declarations):
@@ -61,23 +61,25 @@ def _publications(declarations: Sequence[SinkDeclaration]) -> list[SinkDeclarati
 def _damages(
     lake: LakeCatalog, declaration: SinkDeclaration, sink: Sink, tables: Sequence[TableName]
 ) -> Iterator[Damage]:
-    published = sink.published()
-    if published is None or not isinstance(sink, Repairable):
+    if not isinstance(sink, Repairable):
         return
-    for table, version in published.versions.items():
+    published = sink.published()
+    versions = {} if published is None else published.versions
+    # Of a table that is not published yet, somebody else's may stand in its place.
+    for table in dict.fromkeys([*versions, *declaration.tables]):
         if not tables or table in tables:
-            reason = sink.damage(table, _files_at(lake, table, version))
+            files = _files_at(lake, table, versions[table]) if table in versions else None
+            reason = sink.damage(table, files)
             # What its owner published meanwhile is not compared with the version of before.
             if reason is not None and sink.published() == published:
                 yield Damage(sink=declaration.name, dataset=table, reason=reason)
 
 
 def _files_at(lake: LakeCatalog, table: TableName, version: Version) -> VersionFiles | None:
-    """None: the version is gone."""
-    try:
-        return lake.load(table).files_at(version)
-    except LakeError:
-        return None
+    """None: the version expired, or is no longer in the table's history."""
+    stored = lake.load(table)
+    is_there = version == NO_VERSION or any(each.version == version for each in stored.versions())
+    return stored.files_at(version) if is_there else None
 
 
 def repair(job: Job, declarations: Sequence[SinkDeclaration], tables: Sequence[TableName]) -> list[Damage]:
@@ -87,7 +89,7 @@ def repair(job: Job, declarations: Sequence[SinkDeclaration], tables: Sequence[T
         What was damaged.
 
     Raises:
-        SinkError: what is against it; what was set aside is begun anew by the next delivery.
+        SinkError, LakeError: what is against it; what was set aside is begun anew by the next delivery.
         FencedError: a newer owner runs the job.
     """
     damages: list[Damage] = []

@@ -18,6 +18,7 @@ from tautochrone.model.foreign import (
     ForeignVersion,
     ShownVersion,
 )
+from tautochrone.sources.damage import DAMAGED, text_of
 from tautochrone.sources.delta.log import DeltaLog, LogError, LogState, Remembered
 from tautochrone.sources.delta.schema import columns_of, partition_value
 from tautochrone.sources.delta.vectors import name_of_vector, path_of_vector, positions_of
@@ -72,6 +73,9 @@ class DeltaTable:
                 self._folder = self._storage.qualified(self._source.path)
                 self._log = DeltaLog(self._storage, self._folder)
             state = self._log.newest()
+            return self._version_of(state)
+
+    def _version_of(self, state: LogState | None) -> ForeignVersion:
         if state is None:
             raise ForeignTableError(
                 "DELTA_TABLE_MISSING",
@@ -147,10 +151,10 @@ class DeltaTable:
         try:
             content = None if path is None else self._storage.read(self._location(path))
             return positions_of(vector, content)
-        except (OSError, ValueError, KeyError) as error:
+        except DAMAGED as error:
             raise ForeignTableError(
                 "DELTA_VECTOR_UNREADABLE",
-                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {error}",
+                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {text_of(error)}",
                 hint="Delta's VACUUM may have removed the file; the next run reads the newest version",
                 retryable=True,
             ) from error
@@ -217,11 +221,11 @@ class DeltaTable:
         """Raise what is wrong with the log as an error of a class. What was read of it is forgotten."""
         try:
             yield
-        except (LogError, OSError) as error:
-            self._log = None
+        except (LogError, *DAMAGED) as error:
+            self._log = self._version = None
             raise ForeignTableError(
                 "DELTA_LOG_UNREADABLE",
-                f"The log of {self._source} cannot be read: {error}",
+                f"The log of {self._source} cannot be read: {text_of(error)}",
                 hint="it is read again at the next cut; if Delta's own readers fail too, it is damaged",
                 retryable=True,
             ) from error

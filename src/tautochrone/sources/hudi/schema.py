@@ -32,11 +32,10 @@ _PRIMITIVES = {
     "bytes": "binary",
     "enum": "string",
 }
+# Without milliseconds: Iceberg takes their statistics for microseconds, and filters by them skip rows.
 _LOGICAL = {
     ("int", "date"): "date",
-    ("long", "timestamp-millis"): "timestamptz",
     ("long", "timestamp-micros"): "timestamptz",
-    ("long", "local-timestamp-millis"): "timestamp",
     ("long", "local-timestamp-micros"): "timestamp",
     ("string", "uuid"): "string",
 }

@@ -23,6 +23,7 @@ from tautochrone.model.foreign import (
     ForeignVersion,
     ShownVersion,
 )
+from tautochrone.sources.damage import DAMAGED, CodecError, DamagedFileError, text_of
 from tautochrone.sources.hudi.schema import columns_of
 from tautochrone.sources.hudi.timeline import (
     HudiTimeline,
@@ -84,13 +85,15 @@ class HudiTable:
             listed = self._list(timeline)
             fields = self._fields(listed)
             partitions = self._partition_columns()
+            by_name = {field.name: field for field in fields}
             self._version = ForeignVersion(
                 identity=self._properties.get("hoodie.table.name", ""),
                 number=int(listed.state.instants[-1].time) if listed.state.instants else 0,
                 stamp=listed.state.stamp,
                 fields=fields,
                 partition_columns=partitions,
-                files=self._files(listed, [field for field in fields if field.name in partitions]),
+                # In the order of the folders, which need not be the schema's.
+                files=self._files(listed, [by_name[name] for name in partitions]),
             )
             self._state = listed.state
             return self._version
@@ -240,15 +243,11 @@ class HudiTable:
             before = state
             try:
                 metadata = timeline.metadata(before.instants)
+                files = self._storage.files(self._folder, below=True, without=_FOLDER)
             except FileNotFoundError:
-                # The instant was archived, or taken back.
+                # The instant was archived or taken back, or a folder went while it was listed.
                 state = timeline.state()
                 continue
-            files = [
-                file
-                for file in self._storage.files(self._folder, below=True)
-                if not file.path.startswith(f"{_FOLDER}/")
-            ]
             state = timeline.state()
             if (state.instants, state.removing) == (before.instants, before.removing):
                 return _Listed(before, metadata, files)
@@ -328,11 +327,14 @@ class HudiTable:
         """Raise what is wrong with the timeline as an error of a class. What was read is forgotten."""
         try:
             yield
-        except (TimelineError, OSError) as error:
+        except CodecError as error:
+            self._timeline = self._version = None
+            raise self._feature_error(f"a timeline compressed by {error}") from error
+        except (TimelineError, DamagedFileError, *DAMAGED) as error:
             self._timeline = self._version = None
             raise ForeignTableError(
                 "HUDI_TIMELINE_UNREADABLE",
-                f"The timeline of {self._source} cannot be read: {error}",
+                f"The timeline of {self._source} cannot be read: {text_of(error)}",
                 hint="it is read again at the next cut; if Hudi's own readers fail too, it is damaged",
                 retryable=True,
             ) from error

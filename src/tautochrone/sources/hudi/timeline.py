@@ -11,7 +11,6 @@ completed instant.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import fastavro
-
+from tautochrone.sources.damage import DAMAGED, avro_records, text_of
 from tautochrone.sources.storage import Storage, StoredFile
 
 __all__ = [
@@ -152,7 +150,7 @@ class HudiTimeline:
         """What completed instants say, by name. What was read once is remembered.
 
         Raises:
-            TimelineError: it is damaged.
+            TimelineError, DamagedFileError, CodecError: it is damaged, or compressed in an unknown way.
             OSError: it cannot be read; it may be archived meanwhile.
         """
         self._metadata = {
@@ -164,7 +162,7 @@ class HudiTimeline:
         """Whether an instant has the same rows in other files, meta columns included.
 
         Raises:
-            TimelineError, OSError: as of `metadata`.
+            TimelineError, DamagedFileError, CodecError, OSError: as of `metadata`.
         """
         metadata = self._metadata[instant.name]
         if instant.action != "replacecommit" or metadata.get("operationType") != _CLUSTERING:
@@ -180,14 +178,13 @@ class HudiTimeline:
         return False
 
     def _read(self, name: str) -> Mapping[str, Any]:
-        content = self._storage.read(f"{self._folder}/{name}")
+        path = f"{self._folder}/{name}"
+        content = self._storage.read(path)
         try:
-            if not content.startswith(_AVRO):
-                return _as_record(json.loads(content))
-            records: list[Any] = list(fastavro.reader(io.BytesIO(content)))
-            return _as_record(records[0])
-        except (ValueError, LookupError, EOFError) as error:
-            raise TimelineError(f"{self._folder}/{name} is damaged: {error}") from error
+            is_avro = content.startswith(_AVRO)
+            return _as_record(avro_records(path, content)[0] if is_avro else json.loads(content))
+        except DAMAGED as error:
+            raise TimelineError(f"{path} is damaged: {text_of(error)}") from error
 
 
 def _as_record(value: Any) -> Mapping[str, Any]:

@@ -44,7 +44,10 @@ _PRIMITIVES = {
 _TYPE = re.compile(
     r"([A-Z_]+)(?:\((\d+)(?:, ?(\d+))?\))?( WITH LOCAL TIME ZONE| WITHOUT TIME ZONE)?(?: NOT NULL)?"
 )
-_MICROSECONDS = 6
+_TIMESTAMP_DIGITS = range(4, 7)
+"""With fewer ones, files have milliseconds: Iceberg takes their statistics for microseconds, and filters by
+them skip rows. With more ones, they have nanoseconds."""
+_DEFAULT_DIGITS = 6
 
 
 def columns_of(
@@ -163,7 +166,7 @@ class _Converter:
         name, first, second, zone = match.groups()
         if name in ("DECIMAL", "NUMERIC", "DEC"):
             return f"decimal({first or 10}, {second or 0})"
-        if name in ("TIMESTAMP", "TIMESTAMP_LTZ") and int(first or _MICROSECONDS) <= _MICROSECONDS:
+        if name in ("TIMESTAMP", "TIMESTAMP_LTZ") and int(first or _DEFAULT_DIGITS) in _TIMESTAMP_DIGITS:
             is_zoned = name == "TIMESTAMP_LTZ" or zone == " WITH LOCAL TIME ZONE"
             return "timestamptz" if is_zoned else "timestamp"
         if name not in _PRIMITIVES:

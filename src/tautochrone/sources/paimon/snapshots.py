@@ -7,7 +7,6 @@ it, and where deletion vectors are.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import struct
@@ -16,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import fastavro
 from pyroaring import BitMap, BitMap64
 
+from tautochrone.sources.damage import avro_records
 from tautochrone.sources.storage import Storage
 
 __all__ = ["DataEntry", "PaimonFiles", "Schema", "SnapshotError", "VectorRange", "positions_of"]
@@ -185,11 +184,7 @@ class PaimonFiles:
 
     def _records(self, name: str) -> list[Any]:
         path = f"{self._folder}/manifest/{name}"
-        content = self._storage.read(path)
-        try:
-            return list(fastavro.reader(io.BytesIO(content)))
-        except (ValueError, LookupError, EOFError) as error:
-            raise SnapshotError(f"{path} is damaged: {error}") from error
+        return avro_records(path, self._storage.read(path))
 
     def _json(self, path: str) -> Mapping[str, Any]:
         content = self._storage.read(f"{self._folder}/{path}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tautochrone.errors import ForeignTableError
@@ -19,6 +19,7 @@ from tautochrone.model.foreign import (
     ForeignVersion,
     ShownVersion,
 )
+from tautochrone.sources.damage import DAMAGED, CodecError, DamagedFileError, text_of
 from tautochrone.sources.paimon.schema import columns_of
 from tautochrone.sources.paimon.snapshots import (
     DataEntry,
@@ -60,12 +61,16 @@ class PaimonTable:
         self._schema: Schema | None = None
         self._paths: dict[str, str] = {}
         self._vectors: dict[str, VectorRange] = {}
+        self._index_files: dict[str, bytes] = {}
+        """Contents, by name: one has the vectors of many data files."""
+        self._index_paths: dict[str, str] = {}
 
     @property
     def source(self) -> ForeignSource:
         return self._source
 
     def newest(self) -> ForeignVersion:
+        self._index_files.clear()
         with self._snapshot_errors():
             if not self._folder:
                 self._folder = self._storage.qualified(self._source.path)
@@ -125,9 +130,12 @@ class PaimonTable:
         assert files is not None
         assert schema is not None
         whole = [ForeignStep(newest.files, moves_rows=True, is_complete=True)]
-        is_followed = has_same_columns and not schema.primary_keys
-        if not is_followed or shown.identity != newest.identity or not 0 < shown.number <= newest.number:
+        is_known = shown.identity == newest.identity and 0 < shown.number <= newest.number
+        if not has_same_columns or not is_known:
             return whole
+        if schema.primary_keys:
+            step = self._difference(files, schema, shown, newest)
+            return whole if step is None else [step] if step.files else []
         with self._snapshot_errors():
             snapshots = [files.snapshot(each) for each in range(shown.number, newest.number + 1)]
             known = [each for each in snapshots if each is not None]
@@ -136,6 +144,26 @@ class PaimonTable:
                 return whole
             steps = self._steps(files, known)
             return whole if steps is None else steps
+
+    def _difference(
+        self, files: PaimonFiles, schema: Schema, shown: ShownVersion, newest: ForeignVersion
+    ) -> ForeignStep | None:
+        """Of a table with a primary key, whose compactions move rows: the files that differ; None: it is not
+        known what they were."""
+        with self._snapshot_errors(), suppress(FileNotFoundError):
+            snapshot = files.snapshot(shown.number)
+            if snapshot is None or shown.stamp != f"{snapshot['deltaManifestList']}/{schema.number}":
+                # It expired or was rolled back, or other options say which files readers see.
+                return None
+            entries = self._readable(schema, list(files.entries(snapshot).values()))
+            if self._missing(entries):
+                return None
+            former = {file.location: file for file in self._described(entries, files.vectors(snapshot))}
+            changed: dict[str, ForeignFile | None] = dict.fromkeys(former.keys() - newest.files.keys())
+            changed |= {path: file for path, file in newest.files.items() if former.get(path) != file}
+            return ForeignStep(changed, moves_rows=True)
+        # Its manifests are gone: it expires just now.
+        return None
 
     def _steps(self, files: PaimonFiles, snapshots: Sequence[Mapping[str, Any]]) -> list[ForeignStep] | None:
         """From the first of some snapshots to the last one; None: it is not known where some files were."""
@@ -171,13 +199,13 @@ class PaimonTable:
         return steps
 
     def deleted_positions(self, file: ForeignFile) -> Sequence[int]:
-        vector = self._vectors[file.deletes]
         try:
-            return positions_of(self._storage.read(self._index_location(vector)), vector.offset)
-        except (OSError, ValueError, KeyError) as error:
+            vector = self._vectors[file.deletes]
+            return positions_of(self._index_file(vector), vector.offset)
+        except DAMAGED as error:
             raise ForeignTableError(
                 "PAIMON_VECTOR_UNREADABLE",
-                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {error}",
+                f"The deleted rows of {file.location}, of {self._source}, cannot be read: {text_of(error)}",
                 hint="its snapshot may have expired; the next run reads the newest one",
                 retryable=True,
             ) from error
@@ -257,27 +285,36 @@ class PaimonTable:
         path = self._paths.get(entry.name) or f"bucket-{entry.bucket}/{entry.name}"
         return f"{self._folder}/{path}"
 
+    def _index_file(self, vector: VectorRange) -> bytes:
+        """Its content, which is kept until the next look at the newest snapshot."""
+        if vector.file not in self._index_files:
+            self._index_files[vector.file] = self._storage.read(self._index_location(vector))
+        return self._index_files[vector.file]
+
     def _index_location(self, vector: VectorRange) -> str:
         if vector.external is not None:
             return self._storage.qualified(vector.external)
         location = f"{self._folder}/index/{vector.file}"
-        if self._storage.stamp(location) is None:
-            # An option puts it beside the data files.
-            files = self._storage.files(self._folder, below=True)
-            path = next((file.path for file in files if file.path.endswith(f"/{vector.file}")), None)
-            location = location if path is None else f"{self._folder}/{path}"
-        return location
+        if vector.file not in self._index_paths and self._storage.stamp(location) is None:
+            # An option puts index files into the folders of the data files.
+            listed = self._storage.files(self._folder, below=True)
+            self._index_paths = {file.path.rpartition("/")[2]: file.path for file in listed}
+        path = self._index_paths.get(vector.file)
+        return location if path is None else f"{self._folder}/{path}"
 
     @contextmanager
     def _snapshot_errors(self) -> Iterator[None]:
         """Raise what is wrong with the metadata as an error of a class. What was read is forgotten."""
         try:
             yield
-        except (SnapshotError, OSError) as error:
+        except CodecError as error:
+            self._files = self._version = None
+            raise self._feature_error(f"manifests compressed by {error} (manifest.compression)") from error
+        except (SnapshotError, DamagedFileError, *DAMAGED) as error:
             self._files = self._version = None
             raise ForeignTableError(
                 "PAIMON_SNAPSHOT_UNREADABLE",
-                f"The newest snapshot of {self._source} cannot be read: {error}",
+                f"The newest snapshot of {self._source} cannot be read: {text_of(error)}",
                 hint="it is read again at the next cut; if Paimon's own readers fail too, it is damaged",
                 retryable=True,
             ) from error

@@ -1,5 +1,6 @@
 package tautochrone;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -445,26 +446,39 @@ public final class DriverCalls {
         return text.toString();
     }
 
-    /** Of each file below a folder: path relative to it, modification time in ms, bytes. */
-    public String stamps(Configuration conf, String folder) throws IOException {
+    /**
+     * Of each file in a folder: path relative to it, modification time in ms, bytes.
+     *
+     * @param below those in folders below it too; one that goes while they are listed has none
+     * @param without the name of a folder in it that is left out; empty: none is
+     */
+    public String stamps(Configuration conf, String folder, boolean below, String without) throws IOException {
         Path path = new Path(folder);
         FileSystem system = path.getFileSystem(conf);
         StringBuilder text = new StringBuilder();
         if (system.exists(path)) {
             String root = system.makeQualified(path).toUri().getPath();
             String prefix = root.endsWith("/") ? root : root + "/";
-            appendStamps(text, system, path, prefix);
+            appendStamps(text, system, system.listStatus(path), prefix, below, without);
         }
         return text.toString();
     }
 
-    private void appendStamps(StringBuilder text, FileSystem system, Path folder, String prefix)
+    private void appendStamps(
+            StringBuilder text, FileSystem system, FileStatus[] files, String prefix, boolean below, String without)
             throws IOException {
         // Not `listFiles`: it asks for permissions, for which the local file system starts a process a file.
-        FileStatus[] files = system.listStatus(folder);
         for (int i = 0; i < files.length; i++) {
             if (files[i].isDirectory()) {
-                appendStamps(text, system, files[i].getPath(), prefix);
+                if (below && !files[i].getPath().getName().equals(without)) {
+                    FileStatus[] inside;
+                    try {
+                        inside = system.listStatus(files[i].getPath());
+                    } catch (FileNotFoundException gone) {
+                        continue;
+                    }
+                    appendStamps(text, system, inside, prefix, below, "");
+                }
                 continue;
             }
             String name = files[i].getPath().toUri().getPath();
