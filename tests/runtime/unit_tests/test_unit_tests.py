@@ -52,6 +52,10 @@ CREATE MATERIALIZED VIEW by_town (
     CONSTRAINT is_positive EXPECT (total > 0) ON VIOLATION FAIL UPDATE
 ) AS SELECT town, sum(total) AS total FROM totals LEFT JOIN customers ON name = customer GROUP BY town;
 
+CREATE MATERIALIZED VIEW numbers AS SELECT count(*) AS n FROM paid;
+
+CREATE MATERIALIZED VIEW number_of_paid AS SELECT n, 2 * n AS double_n FROM numbers;
+
 CREATE MATERIALIZED VIEW copies AS SELECT * FROM orders;
 
 CREATE MATERIALIZED VIEW recent AS SELECT id, current_date() AS today FROM orders
@@ -286,6 +290,11 @@ def test_a_view_follows_changes(run: Run) -> None:
             given: [{input: paid, rows: [{customer: a, price: 1}]}]
             changes: [{input: paid, added: [{customer: a, price: 1}]}]
             expect_after: {rows: [{customer: a, n: 2}]}
+          - name: of inputs that only the change names
+            model: number_of_paid
+            changes: [{input: paid, added: [{customer: a, price: 1}]}]
+            expect: {rows: [{n: 0, double_n: 0}]}
+            expect_after: {rows: [{n: 1, double_n: 2}]}
           - name: of roots
             model: by_town
             given:
@@ -372,6 +381,22 @@ def test_a_view_that_does_not_follow_a_change_fails(run: Run, monkeypatch: pytes
         ),
         ("{given: [{input: orders, format: sql, rows: DROP TABLE orders}]}", "UNIT_TEST_QUERY_FAILED", 3),
         ("{changes: [{input: orders, removed:\n [{id: 2}]}]}", "UNIT_TEST_ROW_NOT_GIVEN", 4),
+        (
+            "{model: by_town, given: [{input: orders, rows: [{customer: a, price: 4}]}], changes:\n"
+            "    [{input: totals, added: [{total: 1}]}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
+        (
+            "{given: [{input: orders}], changes: [{input:\n paid, added: [{price: 1}]}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
+        (
+            "{model: by_town, changes: [{input: orders, added: []},\n {input: totals, added: []}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
         ("{overrides: {vars: {a: 1}}}", "UNIT_TEST_NOT_SUPPORTED", 3),
         ("{given: [{input: this}]}", "UNIT_TEST_NOT_SUPPORTED", 3),
     ],

@@ -170,7 +170,7 @@ class _Run:
         if self.test.now is not None:
             with self._zone():
                 now = microseconds(self.session, self.test.now)
-        before = Evaluation(self.graph, self.catalog, self.stand_ins, *self._given(), now)
+        before = Evaluation(self.graph, self.catalog, self.stand_ins, *self._rows_before(), now)
         after = self._changed(before) if self.test.changes else None
         # What is written wrong is said before anything is computed.
         expected = self._expected()
@@ -300,6 +300,34 @@ class _Run:
         source = given.pop(None, None)
         return {name: rows for name, rows in given.items() if name is not None}, source
 
+    def _rows_before(self) -> tuple[Mapping[TableName, DataFrame], DataFrame | None]:
+        """The given rows. An input that only a change names is given without rows: before and after the
+        change the same inputs are given.
+
+        Raises:
+            DefinitionError: `UNIT_TEST_CHANGE_OF_COMPUTED`.
+        """
+        given, source = self._given()
+        rows = dict(given)
+        changed = {self._input(change.input): change.input for change in self.test.changes}
+        for name, written in changed.items():
+            empty = self._typed(Rows(written.location), self._schema_of(name), "")
+            if name is None:
+                source = empty if source is None else source
+            else:
+                rows.setdefault(name, empty)
+        inputs = Evaluation(self.graph, self.catalog, self.stand_ins, rows, source, now=0)
+        for name, written in changed.items():
+            if name is not None and name not in given and inputs.is_over_given(name):
+                raise DefinitionError(
+                    "UNIT_TEST_CHANGE_OF_COMPUTED",
+                    f"The test changes {written}, whose rows are computed from other inputs of the test",
+                    sqlstate="42601",
+                    location=str(written.location),
+                    hint=f"Give the rows of {written} too, or change the inputs that it is computed from.",
+                )
+        return rows, source
+
     def _typed(
         self, rows: Rows, schema: StructType, owner: str, columns: Sequence[str] | None = None
     ) -> DataFrame:
@@ -362,15 +390,10 @@ class _Run:
         for change in self.test.changes:
             name = self._input(change.input)
             schema = self._schema_of(name)
-            if name is None:
-                rows = source if source is not None else self._typed(Rows(change.input.location), schema, "")
-                source = self._with_change(rows, change, schema)
-            else:
-                given[name] = self._with_change(
-                    given[name] if name in given else self._typed(Rows(change.input.location), schema, ""),
-                    change,
-                    schema,
-                )
+            if name is not None:
+                given[name] = self._with_change(given[name], change, schema)
+            elif source is not None:
+                source = self._with_change(source, change, schema)
         return Evaluation(self.graph, self.catalog, self.stand_ins, given, source, before.now)
 
     def _with_change(self, rows: DataFrame, change: InputChange, schema: StructType) -> DataFrame:
