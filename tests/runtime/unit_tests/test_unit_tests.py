@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.project.unit_test_files import read_unit_tests
+from tautochrone.errors import SparkDiedError
+from tautochrone.project.unit_test_files import UnitTest, read_unit_tests
+from tautochrone.runtime.unit_tests import runner
 from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.runner import Check, Outcome, TestResult, UnitTests
 
@@ -55,6 +57,11 @@ CREATE MATERIALIZED VIEW by_town (
 CREATE MATERIALIZED VIEW numbers AS SELECT count(*) AS n FROM paid;
 
 CREATE MATERIALIZED VIEW number_of_paid AS SELECT n, 2 * n AS double_n FROM numbers;
+
+CREATE STREAMING TABLE events (v VARIANT) AS SELECT parse_json(customer) AS v FROM STREAM orders;
+
+CREATE MATERIALIZED VIEW readings AS
+SELECT v:ok::STRING AS ok, v:price::STRING AS price FROM events;
 
 CREATE MATERIALIZED VIEW copies AS SELECT * FROM orders;
 
@@ -206,6 +213,58 @@ def test_every_type_arrives_as_it_is_written(run: Run) -> None:
             expect: {{format: sql, rows: "WITH t AS (SELECT 1 AS id) SELECT id, 'yes' AS is_new FROM t"}}
     """
     passes(run(text.format(row=row)))
+
+
+def test_variant_values_are_json_and_one_that_is_none_ends_its_test_alone(run: Run) -> None:
+    first, second, third = run("""
+        unit_tests:
+          - name: as YAML spells them
+            model: readings
+            given:
+              - input: events
+                rows: [{v: {ok: yes, price: 12345678901234567.890}}, {v: {ok: +1, price: .5}}, {v: 012}]
+            expect:
+              rows: [{ok: 'true', price: '12345678901234567.89'}, {ok: '1', price: '0.5'}, {ok: null}]
+          - name: no JSON
+            model: readings
+            given: [{input: events, rows: [{v: {ok: .inf}}]}]
+            expect: {rows: []}
+          - name: text is JSON
+            model: readings
+            given: [{input: events, rows: [{v: '{"ok": false}'}, {v: [{ok: 1}]}]}]
+            expect: {rows: [{ok: 'false'}, {ok: null}]}
+    """)
+    passes([first, third])
+    assert error_of([second]) == ("UNIT_TEST_VALUE_INVALID", "tests.yml:11")
+
+
+TWO_TESTS = """
+    unit_tests:
+      - {name: a, model: doubled, expect: {rows: []}}
+      - {name: b, model: doubled, expect: {rows: []}}
+"""
+
+
+def test_a_defect_ends_one_test_and_the_end_of_spark_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, *parts: object) -> None:
+            self.is_first = any(isinstance(part, UnitTest) and part.name == "a" for part in parts)
+
+        def check(self) -> None:
+            if self.is_first:
+                raise KeyError("x")
+
+    monkeypatch.setattr(runner, "_Run", Broken)
+    first, second = run(TWO_TESTS)
+    assert error_of([first]) == ("INTERNAL_ERROR", "tests.yml:3")
+    passes([second])
+
+    def dead() -> None:
+        raise SparkDiedError("SPARK_DIED", "it is gone")
+
+    monkeypatch.setattr(runner, "require_live_jvm", dead)
+    with pytest.raises(SparkDiedError):
+        run(TWO_TESTS)
 
 
 def test_what_differs(run: Run) -> None:

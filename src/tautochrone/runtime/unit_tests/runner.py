@@ -38,7 +38,9 @@ from tautochrone.spark.analysis.session_context import (
 )
 from tautochrone.spark.execute.materialize import local_relation, local_rows_at
 from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.spark.sources.registry import sources_of
+from tautochrone.traces import trace_of
 
 __all__ = ["Check", "CheckedRows", "Outcome", "TestResult", "UnitTests"]
 
@@ -123,16 +125,8 @@ class UnitTests:
                 if test.refused is not None:
                     raise test.refused
                 _Run(self._graph, self._catalog, self.session, self.stand_ins, test, checks, notes).check()
-            except TautochroneError as raised:
-                error = raised
-            except (PySparkException, Py4JJavaError) as raised:
-                problem = problem_of(raised)
-                error = DefinitionError(
-                    problem.error_class,
-                    problem.message,
-                    sqlstate=problem.sqlstate,
-                    location=str(test.location),
-                )
+            except Exception as raised:
+                error = _error_of(raised, test)
             failed = any(checked.difference for checked in checks)
             outcome = Outcome.ERROR if error else Outcome.FAILED if failed else Outcome.PASSED
             yield TestResult(
@@ -143,6 +137,31 @@ class UnitTests:
                 notes=tuple(notes),
                 duration_ms=round((time.monotonic() - start) * 1000),
             )
+
+
+def _error_of(raised: Exception, test: UnitTest) -> TautochroneError:
+    """What ended one test; the others run.
+
+    Raises:
+        SparkDiedError: Spark is gone, and so is the session of all tests.
+    """
+    require_live_jvm()
+    if isinstance(raised, TautochroneError):
+        return raised
+    location = str(test.location)
+    if isinstance(raised, PySparkException | Py4JJavaError):
+        problem = problem_of(raised)
+        return DefinitionError(
+            problem.error_class, problem.message, sqlstate=problem.sqlstate, location=location
+        )
+    trace = trace_of(raised, f"unit test {test.name}")
+    first = (str(raised).strip().splitlines() or [""])[0]
+    return TautochroneError(
+        "INTERNAL_ERROR",
+        f"{type(raised).__name__}: {first}",
+        location=location,
+        hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
+    )
 
 
 @dataclass(slots=True)
