@@ -211,6 +211,20 @@ def test_every_type_arrives_as_it_is_written(run: Run) -> None:
             model: copies
             given: [{{input: orders, format: sql, rows: "SELECT 1 AS id, true AS is_new;"}}]
             expect: {{format: sql, rows: "WITH t AS (SELECT 1 AS id) SELECT id, 'yes' AS is_new FROM t"}}
+          - name: values of a query that keep their digits
+            model: copies
+            given:
+              - input: orders
+                format: sql
+                rows: |
+                  WITH t AS (SELECT id, 0.10 AS price, 0.1F AS ratio, DATE'2024-02-29' AS at FROM range(1, 2))
+                  SELECT *, map('k', 1) AS weights, array('a', NULL) AS tags, NULL AS code,
+                    named_struct('x', 2D, 'y', 3) AS extra, TIMESTAMP'2024-02-29' AS day, 1 AS is_new,
+                    ' 5 ' AS small FROM t
+            expect:
+              rows:
+                - {{id: 1, price: 0.1, at: 2024-02-29, weights: {{k: 1}}, tags: [a, null],
+                   extra: {{a: 2, b c: 3}}, day: 2024-02-29, is_new: true, small: 5}}
     """
     passes(run(text.format(row=row)))
 
@@ -235,7 +249,7 @@ def test_variant_values_are_json_and_one_that_is_none_ends_its_test_alone(run: R
             expect: {rows: [{ok: 'false'}, {ok: null}]}
     """)
     passes([first, third])
-    assert error_of([second]) == ("UNIT_TEST_VALUE_INVALID", "tests.yml:11")
+    assert error_of([second]) == ("UNIT_TEST_VALUE_INVALID", "tests.yml:12")
 
 
 TWO_TESTS = """
@@ -439,6 +453,24 @@ def test_a_view_that_does_not_follow_a_change_fails(run: Run, monkeypatch: pytes
             3,
         ),
         ("{given: [{input: orders, format: sql, rows: DROP TABLE orders}]}", "UNIT_TEST_QUERY_FAILED", 3),
+        (
+            "{given: [{input: orders, format: sql, rows: SELECT id FROM orders}]}",
+            "UNIT_TEST_QUERY_FAILED",
+            3,
+        ),
+        (
+            "{expect: {format: sql, rows: SELECT 1 AS n WHERE EXISTS (SELECT * FROM STREAM paid)}}",
+            "UNIT_TEST_QUERY_FAILED",
+            3,
+        ),
+        ("{expect: {format: sql, rows:\n SELECT 2.9D AS n}}", "UNIT_TEST_VALUE_INVALID", 4),
+        ("{expect: {format: sql, rows:\n SELECT '1.239' AS total}}", "UNIT_TEST_VALUE_INVALID", 4),
+        (
+            "{given: [{input: orders, format: sql,\n"
+            " rows: \"SELECT named_struct('a', 1.5, 'b', '') AS extra\"}]}",
+            "UNIT_TEST_VALUE_INVALID",
+            4,
+        ),
         ("{changes: [{input: orders, removed:\n [{id: 2}]}]}", "UNIT_TEST_ROW_NOT_GIVEN", 4),
         (
             "{model: by_town, given: [{input: orders, rows: [{customer: a, price: 4}]}], changes:\n"

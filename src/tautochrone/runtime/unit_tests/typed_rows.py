@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.names import quoted
 from tautochrone.project.unit_test_files import Fields, Items, Row, Rows, Scalar, Value, parsed_value
+from tautochrone.runtime.unit_tests.query_rows import loss_sql, tables_of
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, session_settings
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.jvm.errors import problem_of
@@ -286,9 +287,13 @@ def _queried(session: SparkSession, rows: Rows) -> DataFrame:
     # In parentheses only a query is valid, no command.
     text = f"SELECT * FROM (\n{(rows.sql or '').strip().rstrip(';')}\n)"
     try:
-        return session.sql(text)
+        frame = session.sql(text)
     except PySparkException as error:
-        raise _query_error(rows, error) from error
+        problem = problem_of(error)
+        raise _query_error(rows, f"fails: [{problem.error_class}] {problem.message}") from error
+    if tables := tables_of(frame):
+        raise _query_error(rows, f"reads {', '.join(tables)}, and a unit test has no tables")
+    return frame
 
 
 def _of_query(
@@ -301,18 +306,46 @@ def _of_query(
         raise all_at_once([_column_error(name, schema, owner, str(rows.location)) for name in unknown])
     given = {name.lower(): name for name in frame.columns}
     texts = _Texts(session, owner)
-    columns = []
+    columns: list[str] = []
+    losses: list[str] = []
+    lost: dict[str, StructField] = {}
     for field in fields:
         name = given.get(field.name.lower())
         if name is None and not field.nullable:
             raise _missing_error(field.name, owner, rows)
         value, kind = "NULL" if name is None else quoted(name), texts.type_sql(field.dataType)
         columns.append(f"CAST({value} AS {kind}) AS {quoted(field.name)}")
+        source = frame.schema[name].dataType if name is not None else field.dataType
+        if loss := loss_sql(value, source, field.dataType, texts.type_sql):
+            flag = f"__taut_lost_{len(lost)}"
+            lost[flag] = field
+            losses.append(f"CASE WHEN {loss} THEN CAST({value} AS STRING) END AS {flag}")
     with session_settings(session, _ANSI):
         try:
-            return _local(frame.selectExpr(*columns))
+            local = _local(frame.selectExpr(*columns, *losses))
         except PySparkException as error:
-            raise _query_error(rows, error) from error
+            problem = problem_of(error)
+            raise _query_error(rows, f"fails: [{problem.error_class}] {problem.message}") from error
+    if not lost:
+        return local
+    _check_lost(local, lost, rows, owner)
+    return _local(local.drop(*lost))
+
+
+def _check_lost(local: DataFrame, lost: Mapping[str, StructField], rows: Rows, owner: str) -> None:
+    """Refuse values of a query that a cast changed.
+
+    Args:
+        lost: columns of `local` with the texts of such values, for the columns of the schema.
+    """
+    errors = []
+    for row in local.select(*lost).collect():
+        for name, field in lost.items():
+            if row[name] is not None:
+                column = f"column {field.name} of {owner} has the type {field.dataType.simpleString()}"
+                errors.append(_invalid_error(rows, f"{column}, and {row[name]} is another value in it"))
+    if errors:
+        raise all_at_once(errors)
 
 
 def _refused_values(
@@ -336,23 +369,22 @@ def _refused_values(
     return DefinitionError(problem.error_class, f"The rows of {owner} cannot be made: {problem.message}")
 
 
-def _query_error(rows: Rows, error: PySparkException) -> DefinitionError:
-    problem = problem_of(error)
+def _query_error(rows: Rows, what: str) -> DefinitionError:
     return DefinitionError(
         "UNIT_TEST_QUERY_FAILED",
-        f"The query of the rows fails: [{problem.error_class}] {problem.message}",
+        f"The query of the rows {what}",
         location=str(rows.location),
         hint="A query of rows reads no tables: write SELECT 1 AS id UNION ALL SELECT 2.",
     )
 
 
-def _invalid_error(value: Value, sentence: str) -> DefinitionError:
+def _invalid_error(value: Value | Rows, sentence: str) -> DefinitionError:
     return DefinitionError(
         "UNIT_TEST_VALUE_INVALID",
         f"A value does not fit: {sentence}",
         sqlstate="22018",
         location=str(value.location),
-        hint="Write it as Spark's CAST to this type takes it, or leave it out for NULL.",
+        hint="Write a value that Spark's CAST to this type takes and does not round, or NULL.",
     )
 
 
