@@ -251,7 +251,7 @@ def json_of(value: Value) -> str:
         RefusedError: a number that JSON does not have, such as NaN.
 
     Example:
-        >>> json_of(parsed_value("{a: yes, b: [.50, 'x']}", SourceLocation("t.yml")))
+        >>> json_of(parsed_value("{a: yes, b: [.50, 'x']}", location))  # doctest: +SKIP
         '{"a": true, "b": [0.50, "x"]}'
     """
     if isinstance(value, Fields):
