@@ -23,9 +23,7 @@ pytestmark = pytest.mark.spark
 
 VIEWS = """
 CREATE MATERIALIZED VIEW sales AS
-SELECT product, count(*) AS sold, sum(price) AS revenue, max(at) AS newest FROM orders GROUP BY product;
-
-CREATE MATERIALIZED VIEW visited AS SELECT max(id) AS last FROM json.`FOLDER/visits`;
+SELECT product, count(*) AS sold, sum(price) AS revenue, max(at) AS newest FROM orders GROUP BY product
 """
 ORDERS = """
 from pathlib import Path
@@ -62,8 +60,7 @@ Taut = Callable[..., int]
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Pipeline]:
     pipeline = Pipeline(tmp_path_factory.mktemp("shop"), spark)
-    pipeline.write("visits/1.json", '{"id": 7}')
-    pipeline.write("definitions/views.sql", VIEWS.replace("FOLDER", str(pipeline.folder)))
+    pipeline.write("definitions/views.sql", VIEWS)
     pipeline.write("definitions/orders.py", ORDERS)
     pipeline.write("unit/tests.yml", TESTS)
     pipeline.write(
@@ -151,17 +148,10 @@ def test_a_recorded_test_passes(taut: Taut, shop: Pipeline, capsys: pytest.Captu
     assert taut("--record", "sales", "--where", "order: id = 1") == 1
     assert "[UNIT_TEST_INPUT_NOT_FOUND]" in capsys.readouterr().err
     assert taut("--record", "sales", "--where", "prodct = 'tea'") == 1
-    error = capsys.readouterr().err
-    assert "[UNIT_TEST_CONDITION_UNUSED]" in error
-    assert "hint: orders has id, product, price, at, tags" in error
+    assert "[UNIT_TEST_CONDITION_UNUSED]" in capsys.readouterr().err
     assert taut("--record", "sales", "--where", "orders: price > 1", "--where", "id < 3") == 0
     text = capsys.readouterr().out
     assert "price: 3.50" in text
-    assert taut("--record", "visited") == 0
-    text = capsys.readouterr().out
-    assert "input: ref('visits')" in text
-    assert "{id: 7}" in text
-    assert "__taut" not in text
     file = shop.folder / "unit/recorded.yml"
     assert taut("--record", "sales", "--output", str(file)) == 0
     assert taut("--record", "sales", "--output", str(file)) == 1
