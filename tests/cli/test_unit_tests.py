@@ -13,6 +13,11 @@ from tests.support.harness import Pipeline
 
 from tautochrone.app import open as opening
 from tautochrone.cli.main import main
+from tautochrone.cli.unit_tests import _as_json
+from tautochrone.errors import DefinitionError, all_at_once
+from tautochrone.model.definitions import SourceLocation
+from tautochrone.project.unit_test_files import InputName, UnitTest
+from tautochrone.runtime.unit_tests.runner import Outcome, TestResult
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +53,7 @@ unit_tests:
     expect: {rows: []}
 """
 
+PLACE = SourceLocation("t.yml", 1)
 Taut = Callable[..., int]
 
 
@@ -114,8 +120,16 @@ def test_json_and_names(taut: Taut, capsys: pytest.CaptureFixture[str]) -> None:
     assert (changed["state"], changed["columns"]) == ("changed", ["sold"])
     assert (changed["expected"]["sold"], changed["actual"]["sold"]) == (2, 1)
     assert (unexpected["state"], unexpected["expected"]) == ("unexpected", None)
+    assert (good["errors"], bad["errors"]) == ([], [])
     assert taut("god") == 1
     assert "[UNIT_TEST_NOT_FOUND]" in capsys.readouterr().err
+
+
+def test_json_has_all_errors_of_a_test() -> None:
+    test = UnitTest(name="t", model=InputName(("m",), PLACE), location=PLACE)
+    error = all_at_once([DefinitionError("A", "first"), DefinitionError("B", "second", hint="h")])
+    line = _as_json(TestResult(test=test, outcome=Outcome.ERROR, error=error))
+    assert [(each["error_class"], each["hint"]) for each in line["errors"]] == [("A", None), ("B", "h")]
 
 
 @pytest.mark.parametrize("options", [("--where", "x = 1"), ("sales", "--record", "sales")])
@@ -133,6 +147,8 @@ def test_a_recorded_test_passes(taut: Taut, shop: Pipeline, capsys: pytest.Captu
     assert "[UNIT_TEST_TOO_MANY_ROWS]" in capsys.readouterr().err
     assert taut("--record", "sales", "--where", "order: id = 1") == 1
     assert "[UNIT_TEST_INPUT_NOT_FOUND]" in capsys.readouterr().err
+    assert taut("--record", "sales", "--where", "prodct = 'tea'") == 1
+    assert "[UNIT_TEST_CONDITION_UNUSED]" in capsys.readouterr().err
     assert taut("--record", "sales", "--where", "orders: price > 1", "--where", "id < 3") == 0
     text = capsys.readouterr().out
     assert "price: 3.50" in text

@@ -193,6 +193,7 @@ PASSES = "- {name: t, model: m, expect: {rows: []}}\n"
         ("- {name: t, model: m, expect: {rows: []}, given: [\n   {input: f(x)}]}", "UNIT_TEST_INVALID", 3),
         ("- {name: t, model: m, expect: {rows: []}, given: [\n   {rows: []}]}", "UNIT_TEST_INVALID", 3),
         ("- {name: t, model: m, expect: {rows: []}, changes: [\n   {input: a}]}", "UNIT_TEST_INVALID", 3),
+        ("- {name: t, model: m, expect: {rows: [\n   {a: !!binary ä}]}}", "UNIT_TEST_INVALID", 3),
         (PASSES + PASSES, "UNIT_TEST_DUPLICATE", 3),
     ],
 )

@@ -255,8 +255,9 @@ def _text(value: Any) -> str:
 
 
 def _as_json(result: TestResult) -> dict[str, Any]:
-    test, error = result.test, result.error
-    line: dict[str, Any] = {
+    test = result.test
+    errors = [] if result.error is None else [result.error, *result.error.others]
+    return {
         "test": test.name,
         "model": str(test.model),
         "location": str(test.location),
@@ -271,15 +272,16 @@ def _as_json(result: TestResult) -> dict[str, Any]:
             for checked in result.checks
         ],
         "notes": [reason_fields("reason", note) for note in result.notes],
+        "errors": [
+            {
+                "error_class": error.error_class,
+                "message": error.message,
+                "location": error.location,
+                "hint": error.hint,
+            }
+            for error in errors
+        ],
     }
-    if error is not None:
-        line["error"] = {
-            "error_class": error.error_class,
-            "message": error.message,
-            "location": error.location,
-            "hint": error.hint,
-        }
-    return line
 
 
 def _row_json(difference: Difference, row: RowDifference) -> dict[str, Any]:

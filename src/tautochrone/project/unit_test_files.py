@@ -274,7 +274,12 @@ def _value(node: yaml.Node, location_of: Callable[[yaml.Node], SourceLocation]) 
         return Scalar(None, tag, location)
     assert isinstance(node, yaml.ScalarNode)
     if tag == "binary":
-        content = yaml.SafeLoader("").construct_yaml_binary(node)
+        try:
+            content = yaml.SafeLoader("").construct_yaml_binary(node)
+        except yaml.YAMLError as error:
+            raise _invalid(
+                "a binary value is no Base64", location, "write the bytes in Base64 after !!binary"
+            ) from error
         return Scalar(bytes(content).hex(), tag, location)
     return Scalar(str(node.value), tag, location)
 
@@ -304,8 +309,12 @@ def _spelled(text: str, tag: str) -> str:
         return _SWITCHES.get(text.lower(), text)
     if tag == "float" and text.lower().endswith((".nan", ".inf")):
         return text.lower().replace(".nan", "NaN").replace(".inf", "Infinity").removeprefix("+")
-    if tag == "int" and not _DIGITS.fullmatch(text):
-        return str(yaml.safe_load(text))
+    # YAML has numbers to the bases of 2, 8, 16 and 60.
+    if (tag == "int" and not _DIGITS.fullmatch(text)) or (tag == "float" and ":" in text):
+        try:
+            return str(yaml.safe_load(text))
+        except (ValueError, yaml.YAMLError):
+            return text
     return text.replace("_", "") if tag == "float" else text
 
 

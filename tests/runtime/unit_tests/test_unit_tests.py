@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
-from tautochrone.project.unit_test_files import read_unit_tests
+from tautochrone.errors import SparkDiedError
+from tautochrone.project.unit_test_files import UnitTest, read_unit_tests
+from tautochrone.runtime.unit_tests import runner
 from tautochrone.runtime.unit_tests.following import FollowedView
 from tautochrone.runtime.unit_tests.runner import Check, Outcome, TestResult, UnitTests
 
@@ -51,6 +53,15 @@ CREATE MATERIALIZED VIEW by_town (
     CONSTRAINT has_town EXPECT (town IS NOT NULL) ON VIOLATION DROP ROW,
     CONSTRAINT is_positive EXPECT (total > 0) ON VIOLATION FAIL UPDATE
 ) AS SELECT town, sum(total) AS total FROM totals LEFT JOIN customers ON name = customer GROUP BY town;
+
+CREATE MATERIALIZED VIEW numbers AS SELECT count(*) AS n FROM paid;
+
+CREATE MATERIALIZED VIEW number_of_paid AS SELECT n, 2 * n AS double_n FROM numbers;
+
+CREATE STREAMING TABLE events (v VARIANT) AS SELECT parse_json(customer) AS v FROM STREAM orders;
+
+CREATE MATERIALIZED VIEW readings AS
+SELECT v:ok::STRING AS ok, v:price::STRING AS price FROM events;
 
 CREATE MATERIALIZED VIEW copies AS SELECT * FROM orders;
 
@@ -200,8 +211,74 @@ def test_every_type_arrives_as_it_is_written(run: Run) -> None:
             model: copies
             given: [{{input: orders, format: sql, rows: "SELECT 1 AS id, true AS is_new;"}}]
             expect: {{format: sql, rows: "WITH t AS (SELECT 1 AS id) SELECT id, 'yes' AS is_new FROM t"}}
+          - name: values of a query that keep their digits
+            model: copies
+            given:
+              - input: orders
+                format: sql
+                rows: |
+                  WITH t AS (SELECT id, 0.10 AS price, 0.1F AS ratio, DATE'2024-02-29' AS at FROM range(1, 2))
+                  SELECT *, map('k', 1) AS weights, array('a', NULL) AS tags, NULL AS code,
+                    named_struct('x', 2D, 'y', 3) AS extra, TIMESTAMP'2024-02-29' AS day, 1 AS is_new,
+                    ' 5 ' AS small FROM t
+            expect:
+              rows:
+                - {{id: 1, price: 0.1, at: 2024-02-29, weights: {{k: 1}}, tags: [a, null],
+                   extra: {{a: 2, b c: 3}}, day: 2024-02-29, is_new: true, small: 5}}
     """
     passes(run(text.format(row=row)))
+
+
+def test_variant_values_are_json_and_one_that_is_none_ends_its_test_alone(run: Run) -> None:
+    first, second, third = run("""
+        unit_tests:
+          - name: as YAML spells them
+            model: readings
+            given:
+              - input: events
+                rows: [{v: {ok: yes, price: 12345678901234567.890}}, {v: {ok: +1, price: .5}}, {v: 012}]
+            expect:
+              rows: [{ok: 'true', price: '12345678901234567.89'}, {ok: '1', price: '0.5'}, {ok: null}]
+          - name: no JSON
+            model: readings
+            given: [{input: events, rows: [{v: {ok: .inf}}]}]
+            expect: {rows: []}
+          - name: text is JSON
+            model: readings
+            given: [{input: events, rows: [{v: '{"ok": false}'}, {v: [{ok: 1}]}]}]
+            expect: {rows: [{ok: 'false'}, {ok: null}]}
+    """)
+    passes([first, third])
+    assert error_of([second]) == ("UNIT_TEST_VALUE_INVALID", "tests.yml:12")
+
+
+TWO_TESTS = """
+    unit_tests:
+      - {name: a, model: doubled, expect: {rows: []}}
+      - {name: b, model: doubled, expect: {rows: []}}
+"""
+
+
+def test_a_defect_ends_one_test_and_the_end_of_spark_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, *parts: object) -> None:
+            self.is_first = any(isinstance(part, UnitTest) and part.name == "a" for part in parts)
+
+        def check(self) -> None:
+            if self.is_first:
+                raise KeyError("x")
+
+    monkeypatch.setattr(runner, "_Run", Broken)
+    first, second = run(TWO_TESTS)
+    assert error_of([first]) == ("INTERNAL_ERROR", "tests.yml:3")
+    passes([second])
+
+    def dead() -> None:
+        raise SparkDiedError("SPARK_DIED", "it is gone")
+
+    monkeypatch.setattr(runner, "require_live_jvm", dead)
+    with pytest.raises(SparkDiedError):
+        run(TWO_TESTS)
 
 
 def test_what_differs(run: Run) -> None:
@@ -286,6 +363,11 @@ def test_a_view_follows_changes(run: Run) -> None:
             given: [{input: paid, rows: [{customer: a, price: 1}]}]
             changes: [{input: paid, added: [{customer: a, price: 1}]}]
             expect_after: {rows: [{customer: a, n: 2}]}
+          - name: of inputs that only the change names
+            model: number_of_paid
+            changes: [{input: paid, added: [{customer: a, price: 1}]}]
+            expect: {rows: [{n: 0, double_n: 0}]}
+            expect_after: {rows: [{n: 1, double_n: 2}]}
           - name: of roots
             model: by_town
             given:
@@ -371,7 +453,41 @@ def test_a_view_that_does_not_follow_a_change_fails(run: Run, monkeypatch: pytes
             3,
         ),
         ("{given: [{input: orders, format: sql, rows: DROP TABLE orders}]}", "UNIT_TEST_QUERY_FAILED", 3),
+        (
+            "{given: [{input: orders, format: sql, rows: SELECT id FROM orders}]}",
+            "UNIT_TEST_QUERY_FAILED",
+            3,
+        ),
+        (
+            "{expect: {format: sql, rows: SELECT 1 AS n WHERE EXISTS (SELECT * FROM STREAM paid)}}",
+            "UNIT_TEST_QUERY_FAILED",
+            3,
+        ),
+        ("{expect: {format: sql, rows:\n SELECT 2.9D AS n}}", "UNIT_TEST_VALUE_INVALID", 4),
+        ("{expect: {format: sql, rows:\n SELECT '1.239' AS total}}", "UNIT_TEST_VALUE_INVALID", 4),
+        (
+            "{given: [{input: orders, format: sql,\n"
+            " rows: \"SELECT named_struct('a', 1.5, 'b', '') AS extra\"}]}",
+            "UNIT_TEST_VALUE_INVALID",
+            4,
+        ),
         ("{changes: [{input: orders, removed:\n [{id: 2}]}]}", "UNIT_TEST_ROW_NOT_GIVEN", 4),
+        (
+            "{model: by_town, given: [{input: orders, rows: [{customer: a, price: 4}]}], changes:\n"
+            "    [{input: totals, added: [{total: 1}]}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
+        (
+            "{given: [{input: orders}], changes: [{input:\n paid, added: [{price: 1}]}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
+        (
+            "{model: by_town, changes: [{input: orders, added: []},\n {input: totals, added: []}]}",
+            "UNIT_TEST_CHANGE_OF_COMPUTED",
+            4,
+        ),
         ("{overrides: {vars: {a: 1}}}", "UNIT_TEST_NOT_SUPPORTED", 3),
         ("{given: [{input: this}]}", "UNIT_TEST_NOT_SUPPORTED", 3),
     ],

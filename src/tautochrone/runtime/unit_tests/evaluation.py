@@ -136,13 +136,13 @@ class Evaluation:
         if name in self.given:
             return self.given[name]
         if name not in self._computed:
-            is_computed = name in self.graph.definitions.datasets and self._is_over_given(name, frozenset())
+            is_computed = name in self.graph.definitions.datasets and self.is_over_given(name)
             self._computed[name] = (
                 self._compute(name) if is_computed else empty_rows(self.session, schema_of(self.graph, name))
             )
         return self._computed[name]
 
-    def _is_over_given(self, name: TableName, above: frozenset[TableName]) -> bool:
+    def is_over_given(self, name: TableName, above: frozenset[TableName] = frozenset()) -> bool:
         """Whether any rows are given for what a dataset is computed from."""
         if name in above:
             return False
@@ -151,7 +151,7 @@ class Evaluation:
         if self.source is not None and any(each.external_streams for each in inputs):
             return True
         below = frozenset().union(*(each.tables for each in inputs)) | views
-        return any(each in self.given or self._is_over_given(each, above | {name}) for each in sorted(below))
+        return any(each in self.given or self.is_over_given(each, above | {name}) for each in sorted(below))
 
     def query(self, flow: ResolvedFlow, *, with_dropped: bool = True) -> DataFrame:
         """A flow's query over the empty tables, with given views as tables of their own."""

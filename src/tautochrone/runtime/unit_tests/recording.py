@@ -6,7 +6,7 @@ The test is run before it is handed out, so it passes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.errors import QueryError
-from tautochrone.model.names import NOW, TableName, Version, is_clock, label_of
+from tautochrone.model.names import FILE_PATH, FILE_STAMP, NOW, TableName, Version, is_clock, label_of
 from tautochrone.project.graph import Graph
 from tautochrone.project.unit_test_files import parse_unit_tests
-from tautochrone.runtime.unit_tests.differences import RowValues
+from tautochrone.runtime.unit_tests.differences import RowValues, difference
 from tautochrone.runtime.unit_tests.evaluation import Evaluation
 from tautochrone.runtime.unit_tests.runner import Outcome, UnitTests
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
@@ -100,26 +100,33 @@ def record(
 
     Raises:
         QueryError: `UNIT_TEST_TOO_MANY_ROWS`; `UNIT_TEST_INPUT_NOT_FOUND` for a condition of no input;
-            `UNIT_TEST_NOT_RECORDED`, the view gives other rows each time.
+            `UNIT_TEST_CONDITION_UNUSED` for one whose columns no input has; `UNIT_TEST_NOT_RECORDED`, the
+            test does not pass.
         DefinitionError: `UNIT_TEST_NOT_SUPPORTED`.
     """
     inputs = sorted(table for table in graph.inputs(model).tables if not is_clock(table))
     names = {table: label_of(table) or table.table for table in inputs}
     _check_inputs(model, names, conditions)
-    given = {table: _rows(session, table, names[table], conditions, limit) for table in inputs}
+    rows = _that_meet(session, model, names, conditions)
+    given = {table: _few(session, rows[table], names[table], limit) for table in inputs}
     tests = UnitTests(graph, base, model.catalog)
     local = {table: _in_session(tests.session, rows) for table, rows in given.items()}
-    evaluation = Evaluation(graph, model.catalog, tests.stand_ins, local, None, checkpoint.now)
+
+    def computed() -> RowValues:
+        evaluation = Evaluation(graph, model.catalog, tests.stand_ins, local, None, checkpoint.now)
+        return _values(evaluation.result(model))
+
     test: dict[str, Any] = {"name": f"{model.table} at checkpoint {checkpoint.number}", "model": model.table}
     if graph.inputs(model).clocks:
         test["now"] = _at(tests.session, checkpoint.now)
     test["given"] = [
-        {"input": f"ref('{names[table]}')", "rows": _listed(_values(rows), is_whole=False)}
+        {"input": f"ref('{names[table]}')", "rows": _listed(_values(_shown(rows)), is_whole=False)}
         for table, rows in local.items()
     ]
-    test["expect"] = {"rows": _listed(_values(evaluation.result(model)), is_whole=True)}
+    expected = computed()
+    test["expect"] = {"rows": _listed(expected, is_whole=True)}
     text = yaml.dump({"unit_tests": [test]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    _check_passes(tests, text, model)
+    _check_passes(tests, text, model, lambda: not difference(expected, computed()))
     return text
 
 
@@ -139,34 +146,74 @@ def _check_inputs(
         )
 
 
-def _check_passes(tests: UnitTests, text: str, model: TableName) -> None:
+def _check_passes(tests: UnitTests, text: str, model: TableName, is_stable: Callable[[], bool]) -> None:
+    """Run the test.
+
+    Args:
+        is_stable: whether the view gives the same rows when it is computed over the same rows again.
+    """
     (ended,) = tests.run(parse_unit_tests(text, Path("recorded.yml")))
-    if ended.outcome is not Outcome.PASSED:
-        raise QueryError(
-            "UNIT_TEST_NOT_RECORDED",
-            f"{model.without_catalog} gives other rows when it is computed again",
-            hint="A query that is not deterministic has no test."
-            if ended.error is None
-            else str(ended.error),
-            sqlstate="55000",
-        )
+    if ended.outcome is Outcome.PASSED:
+        return
+    if ended.error is not None:
+        why, hint = f"the test ends in an error: {ended.error.message}", ended.error.hint
+    elif is_stable():
+        differ = [name for check in ended.checks for row in check.difference.rows for name in row.columns]
+        columns = ", ".join(dict.fromkeys(differ)) or "all columns"
+        why = f"a value is another one after it was written as YAML, and {columns} of the result differ"
+        hint = "Give conditions that leave such rows out, or write the test by hand."
+    else:
+        why = "it gives other rows when it is computed again"
+        hint = "A query that is not deterministic has no test."
+    raise QueryError(
+        "UNIT_TEST_NOT_RECORDED",
+        f"No test of {model.without_catalog} is recorded: {why}",
+        hint=hint,
+        sqlstate="55000",
+    )
 
 
-def _rows(
-    session: SparkSession, table: TableName, name: str, conditions: Sequence[Condition], limit: int
-) -> DataFrame:
-    rows = session.table(table.sql)
+def _that_meet(
+    session: SparkSession, model: TableName, names: Mapping[TableName, str], conditions: Sequence[Condition]
+) -> Mapping[TableName, DataFrame]:
+    """The rows of the inputs that meet the conditions; nothing is read yet."""
+    rows = {table: session.table(table.sql) for table in names}
     for condition in conditions:
-        if condition.input not in (None, name.lower()):
-            continue
-        try:
-            rows = rows.where(condition.sql)
-        except PySparkException as error:
-            problem = problem_of(error)
-            if condition.input is None and problem.error_class.startswith("UNRESOLVED_COLUMN"):
-                # The condition is about another input.
-                continue
-            raise QueryError(problem.error_class, f"{condition.sql}: {problem.message}") from error
+        is_used = False
+        for table, name in names.items():
+            met = _where(rows[table], condition) if condition.input in (None, name.lower()) else None
+            if met is not None:
+                rows[table], is_used = met, True
+        if not is_used:
+            known = "; ".join(
+                f"{name} has {', '.join(_shown(rows[table]).columns)}" for table, name in names.items()
+            )
+            raise QueryError(
+                "UNIT_TEST_CONDITION_UNUSED",
+                f"No input of {model.without_catalog} has the columns of the condition {condition.sql}",
+                hint=known or "it reads no table",
+                sqlstate="42703",
+            )
+    return rows
+
+
+def _where(rows: DataFrame, condition: Condition) -> DataFrame | None:
+    """The rows that meet a condition; None: it is about another input."""
+    try:
+        return rows.where(condition.sql)
+    except PySparkException as error:
+        problem = problem_of(error)
+        if condition.input is None and problem.error_class.startswith("UNRESOLVED_COLUMN"):
+            return None
+        raise QueryError(problem.error_class, f"{condition.sql}: {problem.message}") from error
+
+
+def _shown(rows: DataFrame) -> DataFrame:
+    """The rows without the columns that tell from which file each is."""
+    return rows.drop(FILE_PATH, FILE_STAMP)
+
+
+def _few(session: SparkSession, rows: DataFrame, name: str, limit: int) -> DataFrame:
     local = _in_session(session, rows.limit(limit + 1))
     count = local.count()
     if count > limit:

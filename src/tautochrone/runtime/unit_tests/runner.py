@@ -38,7 +38,9 @@ from tautochrone.spark.analysis.session_context import (
 )
 from tautochrone.spark.execute.materialize import local_relation, local_rows_at
 from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.spark.sources.registry import sources_of
+from tautochrone.traces import trace_of
 
 __all__ = ["Check", "CheckedRows", "Outcome", "TestResult", "UnitTests"]
 
@@ -123,16 +125,8 @@ class UnitTests:
                 if test.refused is not None:
                     raise test.refused
                 _Run(self._graph, self._catalog, self.session, self.stand_ins, test, checks, notes).check()
-            except TautochroneError as raised:
-                error = raised
-            except (PySparkException, Py4JJavaError) as raised:
-                problem = problem_of(raised)
-                error = DefinitionError(
-                    problem.error_class,
-                    problem.message,
-                    sqlstate=problem.sqlstate,
-                    location=str(test.location),
-                )
+            except Exception as raised:
+                error = _error_of(raised, test)
             failed = any(checked.difference for checked in checks)
             outcome = Outcome.ERROR if error else Outcome.FAILED if failed else Outcome.PASSED
             yield TestResult(
@@ -143,6 +137,31 @@ class UnitTests:
                 notes=tuple(notes),
                 duration_ms=round((time.monotonic() - start) * 1000),
             )
+
+
+def _error_of(raised: Exception, test: UnitTest) -> TautochroneError:
+    """What ended one test; the others run.
+
+    Raises:
+        SparkDiedError: Spark is gone, and so is the session of all tests.
+    """
+    require_live_jvm()
+    if isinstance(raised, TautochroneError):
+        return raised
+    location = str(test.location)
+    if isinstance(raised, PySparkException | Py4JJavaError):
+        problem = problem_of(raised)
+        return DefinitionError(
+            problem.error_class, problem.message, sqlstate=problem.sqlstate, location=location
+        )
+    trace = trace_of(raised, f"unit test {test.name}")
+    first = (str(raised).strip().splitlines() or [""])[0]
+    return TautochroneError(
+        "INTERNAL_ERROR",
+        f"{type(raised).__name__}: {first}",
+        location=location,
+        hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
+    )
 
 
 @dataclass(slots=True)
@@ -170,7 +189,7 @@ class _Run:
         if self.test.now is not None:
             with self._zone():
                 now = microseconds(self.session, self.test.now)
-        before = Evaluation(self.graph, self.catalog, self.stand_ins, *self._given(), now)
+        before = Evaluation(self.graph, self.catalog, self.stand_ins, *self._rows_before(), now)
         after = self._changed(before) if self.test.changes else None
         # What is written wrong is said before anything is computed.
         expected = self._expected()
@@ -300,6 +319,34 @@ class _Run:
         source = given.pop(None, None)
         return {name: rows for name, rows in given.items() if name is not None}, source
 
+    def _rows_before(self) -> tuple[Mapping[TableName, DataFrame], DataFrame | None]:
+        """The given rows. An input that only a change names is given without rows: before and after the
+        change the same inputs are given.
+
+        Raises:
+            DefinitionError: `UNIT_TEST_CHANGE_OF_COMPUTED`.
+        """
+        given, source = self._given()
+        rows = dict(given)
+        changed = {self._input(change.input): change.input for change in self.test.changes}
+        for name, written in changed.items():
+            empty = self._typed(Rows(written.location), self._schema_of(name), "")
+            if name is None:
+                source = empty if source is None else source
+            else:
+                rows.setdefault(name, empty)
+        inputs = Evaluation(self.graph, self.catalog, self.stand_ins, rows, source, now=0)
+        for name, written in changed.items():
+            if name is not None and name not in given and inputs.is_over_given(name):
+                raise DefinitionError(
+                    "UNIT_TEST_CHANGE_OF_COMPUTED",
+                    f"The test changes {written}, whose rows are computed from other inputs of the test",
+                    sqlstate="42601",
+                    location=str(written.location),
+                    hint=f"Give the rows of {written} too, or change the inputs that it is computed from.",
+                )
+        return rows, source
+
     def _typed(
         self, rows: Rows, schema: StructType, owner: str, columns: Sequence[str] | None = None
     ) -> DataFrame:
@@ -362,15 +409,10 @@ class _Run:
         for change in self.test.changes:
             name = self._input(change.input)
             schema = self._schema_of(name)
-            if name is None:
-                rows = source if source is not None else self._typed(Rows(change.input.location), schema, "")
-                source = self._with_change(rows, change, schema)
-            else:
-                given[name] = self._with_change(
-                    given[name] if name in given else self._typed(Rows(change.input.location), schema, ""),
-                    change,
-                    schema,
-                )
+            if name is not None:
+                given[name] = self._with_change(given[name], change, schema)
+            elif source is not None:
+                source = self._with_change(source, change, schema)
         return Evaluation(self.graph, self.catalog, self.stand_ins, given, source, before.now)
 
     def _with_change(self, rows: DataFrame, change: InputChange, schema: StructType) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
@@ -29,11 +29,12 @@ from pyspark.sql.types import (
 from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.names import quoted
 from tautochrone.project.unit_test_files import Fields, Items, Row, Rows, Scalar, Value, parsed_value
+from tautochrone.runtime.unit_tests.query_rows import loss_sql, tables_of
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, session_settings
 from tautochrone.spark.execute.materialize import local_relation
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["columns_of", "microseconds", "typed_rows"]
+__all__ = ["RefusedError", "columns_of", "json_of", "microseconds", "typed_rows"]
 
 _ANSI = {"spark.sql.ansi.enabled": "true"}
 
@@ -155,7 +156,7 @@ class _Texts:
             return _Cell(f"CAST(NULL AS {self.type_sql(kind)})", field.name, kind.simpleString(), value)
         try:
             sql = self._value(value, kind)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             self.errors.append(
                 _invalid_error(refused.value, f"column {field.name} of {self._owner} {refused.sentence}")
             )
@@ -164,11 +165,14 @@ class _Texts:
 
     def _value(self, value: Value, kind: DataType) -> str:
         if isinstance(kind, VariantType):
-            return f"parse_json({_text_sql(_json(value))})"
+            # A text is JSON itself; texts in a list or a mapping are texts.
+            is_json = isinstance(value, Scalar) and value.tag == "str" and value.text is not None
+            text = value.text if is_json and isinstance(value, Scalar) else json_of(value)
+            return f"parse_json({_text_sql(text or '')})"
         if isinstance(kind, StructType | ArrayType | MapType):
             return self._nested(value, kind)
         if not isinstance(value, Scalar):
-            raise _RefusedError(value, f"has the type {kind.simpleString()}, and the value has several parts")
+            raise RefusedError(value, f"has the type {kind.simpleString()}, and the value has several parts")
         if value.text is None:
             return f"CAST(NULL AS {self.type_sql(kind)})"
         if value.tag == "binary":
@@ -187,7 +191,7 @@ class _Texts:
             try:
                 value = parsed_value(value.text, value.location)
             except ValueError:
-                raise _RefusedError(
+                raise RefusedError(
                     value, f"has the type {kind.simpleString()}, and the text is no JSON"
                 ) from None
         if isinstance(kind, ArrayType) and isinstance(value, Items):
@@ -201,14 +205,14 @@ class _Texts:
             return f"CAST(map({', '.join(parts)}) AS {whole})"
         if isinstance(kind, StructType) and isinstance(value, Fields):
             return self._struct(value, kind)
-        raise _RefusedError(value, f"has the type {kind.simpleString()}, and the value has another form")
+        raise RefusedError(value, f"has the type {kind.simpleString()}, and the value has another form")
 
     def _struct(self, value: Fields, kind: StructType) -> str:
         by_name = {name.lower(): item for name, item in value.values.items()}
         known = {field.name.lower() for field in kind.fields}
         for name in value.values:
             if name.lower() not in known:
-                raise _RefusedError(value, f"has no field {name}; its fields are {', '.join(kind.names)}")
+                raise RefusedError(value, f"has no field {name}; its fields are {', '.join(kind.names)}")
         parts = []
         for field in kind.fields:
             item = by_name.get(field.name.lower())
@@ -219,7 +223,7 @@ class _Texts:
         return f"CAST(named_struct({named}) AS {self.type_sql(kind)})"
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A value that does not fit its type; `sentence` follows the name of the column."""
 
     def __init__(self, value: Value, sentence: str) -> None:
@@ -235,35 +239,61 @@ def _check_digits(value: Scalar, kind: DecimalType) -> None:
         # The cast refuses it.
         return
     if isinstance(exponent, int) and -exponent > kind.scale:
-        raise _RefusedError(
+        raise RefusedError(
             value, f"has the type {kind.simpleString()}, and {value.text} has more decimal places"
         )
 
 
-def _json(value: Value) -> str:
-    """A value as JSON. A text is JSON itself."""
-    if isinstance(value, Scalar):
-        return "null" if value.text is None else value.text
+def json_of(value: Value) -> str:
+    """A value as JSON. Numbers keep all digits that they are written with.
 
-    def plain(part: Value) -> object:
-        if isinstance(part, Fields):
-            return {name: plain(item) for name, item in part.values.items()}
-        if isinstance(part, Items):
-            return [plain(item) for item in part.values]
-        if part.text is None or part.tag == "str":
-            return part.text
-        return json.loads((part.spelled or "").lower()) if part.tag in ("int", "float", "bool") else part.text
+    Raises:
+        RefusedError: a number that JSON does not have, such as NaN.
 
-    return json.dumps(plain(value))
+    Example:
+        >>> json_of(parsed_value("{a: yes, b: [.50, 'x']}", location))  # doctest: +SKIP
+        '{"a": true, "b": [0.50, "x"]}'
+    """
+    if isinstance(value, Fields):
+        fields = (f"{json.dumps(name)}: {json_of(item)}" for name, item in value.values.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, Items):
+        return f"[{', '.join(map(json_of, value.values))}]"
+    if value.text is None:
+        return "null"
+    if value.tag in ("bool", "int", "float"):
+        return _json_scalar(value)
+    return json.dumps(value.text)
+
+
+_JSON_SWITCHES = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+
+
+def _json_scalar(value: Scalar) -> str:
+    """A number or a Boolean value as JSON spells it: without a plus, with a digit before the point."""
+    spelled = value.spelled or ""
+    if value.tag == "bool" and spelled.lower() in _JSON_SWITCHES:
+        return _JSON_SWITCHES[spelled.lower()]
+    try:
+        number = Decimal(spelled)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise RefusedError(value, f"has the type variant, and {value.text} is no value of JSON")
+    return str(number)
 
 
 def _queried(session: SparkSession, rows: Rows) -> DataFrame:
     # In parentheses only a query is valid, no command.
     text = f"SELECT * FROM (\n{(rows.sql or '').strip().rstrip(';')}\n)"
     try:
-        return session.sql(text)
+        frame = session.sql(text)
     except PySparkException as error:
-        raise _query_error(rows, error) from error
+        problem = problem_of(error)
+        raise _query_error(rows, f"fails: [{problem.error_class}] {problem.message}") from error
+    if tables := tables_of(frame):
+        raise _query_error(rows, f"reads {', '.join(tables)}, and a unit test has no tables")
+    return frame
 
 
 def _of_query(
@@ -276,18 +306,46 @@ def _of_query(
         raise all_at_once([_column_error(name, schema, owner, str(rows.location)) for name in unknown])
     given = {name.lower(): name for name in frame.columns}
     texts = _Texts(session, owner)
-    columns = []
+    columns: list[str] = []
+    losses: list[str] = []
+    lost: dict[str, StructField] = {}
     for field in fields:
         name = given.get(field.name.lower())
         if name is None and not field.nullable:
             raise _missing_error(field.name, owner, rows)
         value, kind = "NULL" if name is None else quoted(name), texts.type_sql(field.dataType)
         columns.append(f"CAST({value} AS {kind}) AS {quoted(field.name)}")
+        source = frame.schema[name].dataType if name is not None else field.dataType
+        if loss := loss_sql(value, source, field.dataType, texts.type_sql):
+            flag = f"__taut_lost_{len(lost)}"
+            lost[flag] = field
+            losses.append(f"CASE WHEN {loss} THEN CAST({value} AS STRING) END AS {flag}")
     with session_settings(session, _ANSI):
         try:
-            return _local(frame.selectExpr(*columns))
+            local = _local(frame.selectExpr(*columns, *losses))
         except PySparkException as error:
-            raise _query_error(rows, error) from error
+            problem = problem_of(error)
+            raise _query_error(rows, f"fails: [{problem.error_class}] {problem.message}") from error
+    if not lost:
+        return local
+    _check_lost(local, lost, rows, owner)
+    return _local(local.drop(*lost))
+
+
+def _check_lost(local: DataFrame, lost: Mapping[str, StructField], rows: Rows, owner: str) -> None:
+    """Refuse values of a query that a cast changed.
+
+    Args:
+        lost: columns of `local` with the texts of such values, for the columns of the schema.
+    """
+    errors = []
+    for row in local.select(*lost).collect():
+        for name, field in lost.items():
+            if row[name] is not None:
+                column = f"column {field.name} of {owner} has the type {field.dataType.simpleString()}"
+                errors.append(_invalid_error(rows, f"{column}, and {row[name]} is another value in it"))
+    if errors:
+        raise all_at_once(errors)
 
 
 def _refused_values(
@@ -311,23 +369,22 @@ def _refused_values(
     return DefinitionError(problem.error_class, f"The rows of {owner} cannot be made: {problem.message}")
 
 
-def _query_error(rows: Rows, error: PySparkException) -> DefinitionError:
-    problem = problem_of(error)
+def _query_error(rows: Rows, what: str) -> DefinitionError:
     return DefinitionError(
         "UNIT_TEST_QUERY_FAILED",
-        f"The query of the rows fails: [{problem.error_class}] {problem.message}",
+        f"The query of the rows {what}",
         location=str(rows.location),
         hint="A query of rows reads no tables: write SELECT 1 AS id UNION ALL SELECT 2.",
     )
 
 
-def _invalid_error(value: Value, sentence: str) -> DefinitionError:
+def _invalid_error(value: Value | Rows, sentence: str) -> DefinitionError:
     return DefinitionError(
         "UNIT_TEST_VALUE_INVALID",
         f"A value does not fit: {sentence}",
         sqlstate="22018",
         location=str(value.location),
-        hint="Write it as Spark's CAST to this type takes it, or leave it out for NULL.",
+        hint="Write a value that Spark's CAST to this type takes and does not round, or NULL.",
     )
 
 
