@@ -31,7 +31,6 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Digest, Intent, TransactionId
-from tautochrone.sinks.adapters import columns_of_key
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.row_tables import TAG, RowTable, RowTables, comment_of, common_columns
@@ -177,7 +176,7 @@ def check_table(
     options: Mapping[str, str],
     table: TableName,
     schema: Any,
-    key: Sequence[str],
+    key: Sequence[str],  # noqa: ARG001
 ) -> str:
     """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
 
@@ -185,7 +184,6 @@ def check_table(
         SinkError: as `ClickHouseTables.ensure`, as far as it needs no server.
     """
     database = server_options(name, options)[0].database
-    columns_of_key(name, table, schema.names, key)
     _refuse_names(name, table, schema)
     for field in schema.fields:
         mirrored_column(name, table, field)
