@@ -701,7 +701,7 @@ def _columns_changed(existing: Sequence[MirroredColumn], columns: Sequence[Mirro
     """Why rows with these columns need another table."""
     types = {column.name: column.type.sql for column in columns}
     changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
-    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
+    return Reason.of(ReasonCode.SINK_TABLE_REBUILT, columns=", ".join(changed)) if changed else None
 
 
 def _short_hash(table: TableName) -> str:
