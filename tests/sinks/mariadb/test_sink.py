@@ -246,7 +246,7 @@ def reading(bench: MariadbBench) -> Any:
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_ALTERING_WAIT_S", 1)
+    monkeypatch.setattr(database, "_ALTERING_WAIT_S", 0)
 
 
 def test_a_column_that_is_gone_does_not_keep_a_table_from_being_built_anew(bench: MariadbBench) -> None:
