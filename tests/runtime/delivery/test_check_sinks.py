@@ -98,6 +98,19 @@ def test_an_adapter_of_another_package_checks_its_options() -> None:
     assert checked == [("mirror", {"a": "b"})]
 
 
+def test_an_adapter_of_another_package_says_that_it_ignores_keys() -> None:
+    def factory(name: str, options: Any) -> Any:
+        raise AssertionError((name, options))
+
+    register_sink("toy-keyless", factory)
+    schema = spark_types.StructType().add("word", TEXT)
+    settings = SinkSettings(key=("id",))
+    with pytest.raises(SinkError, match="SINK_COLUMN_MISSING"):
+        check(None, "toy-keyless", columns=schema, settings=settings)
+    factory.uses_keys = False  # type: ignore[attr-defined]
+    assert check(None, "toy-keyless", columns=schema, settings=settings)
+
+
 TEXT = spark_types.StringType()
 FORMATS = {
     "clickhouse": {"url": "clickhouse://h/shop"},

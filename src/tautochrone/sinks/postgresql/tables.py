@@ -305,9 +305,9 @@ class PostgreSQLTables:
         cursor.execute(
             "SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "CROSS JOIN LATERAL unnest(i.indkey::int[]) WITH ORDINALITY AS k (number, place) "
+            "CROSS JOIN LATERAL unnest(i.indkey::int[]) WITH ORDINALITY AS k (number, n) "
             "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number "
-            "WHERE n.nspname = %s AND c.relname = %s ORDER BY k.place",
+            "WHERE n.nspname = %s AND c.relname = %s ORDER BY k.n",
             (self._options.schema, self._key_index(table)),
         )
         return [str(name) for (name,) in cursor.fetchall()]
