@@ -53,6 +53,8 @@ class SparkBench:
     `LosesAnswers`, and passes what it sends through `without_lost_row`.
     """
 
+    takes_any_columns = False
+
     def __init__(self) -> None:
         self.loses_row = self.loses_answer = False
         self.columns: list[str] = list(COLUMNS)

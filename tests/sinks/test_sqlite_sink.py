@@ -26,6 +26,8 @@ BREAKS = {
 class Bench:
     """The toy sink in a folder of the test."""
 
+    takes_any_columns = False
+
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / "mirror.db")
         self._mishaps = SqliteSink.mishaps.setdefault(self._path, [])

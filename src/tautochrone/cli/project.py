@@ -171,7 +171,7 @@ def _show_mirrors(mirrors: Sequence[MirroredTable]) -> None:
         )
         for mirror in mirrors
     ]
-    table(("sink", "format", "dataset", "shown as", "key", "takes"), rows)
+    table(("sink", "format", "dataset", "shown as", "key", "sends"), rows)
 
 
 def _entry(graph: Graph, name: TableName, default: RefreshPolicy) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class ReasonCode(StrEnum):
     PUBLISHED_LOG_DAMAGED = "PUBLISHED_LOG_DAMAGED"
     SINK_TABLE_UNRECORDED = "SINK_TABLE_UNRECORDED"
     SINK_TABLE_ALTERED = "SINK_TABLE_ALTERED"
-    SINK_COLUMNS_CHANGED = "SINK_COLUMNS_CHANGED"
+    SINK_TABLE_REBUILT = "SINK_TABLE_REBUILT"
     SINK_KEY_CHANGED = "SINK_KEY_CHANGED"
     SINK_ROWS_DIFFER = "SINK_ROWS_DIFFER"
     SINK_HISTORY_OLD = "SINK_HISTORY_OLD"
@@ -711,7 +711,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.PUBLISHED_LOG_DAMAGED: "{text}",
     ReasonCode.SINK_TABLE_UNRECORDED: "the sink does not say which rows it shall have",
     ReasonCode.SINK_TABLE_ALTERED: "somebody altered it in the sink, so its rows cannot be compared",
-    ReasonCode.SINK_COLUMNS_CHANGED: "columns changed their type or went: {columns}",
+    ReasonCode.SINK_TABLE_REBUILT: "columns changed their type or went: {columns}",
     ReasonCode.SINK_KEY_CHANGED: "its key was {before}, and is {after} now",
     ReasonCode.SINK_ROWS_DIFFER: "somebody changed it in the sink: it has {rows} rows, and not the same as "
     "the {recorded} that were delivered",

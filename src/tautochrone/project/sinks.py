@@ -38,6 +38,7 @@ def sink_declarations(
     Raises:
         DefinitionError: `SINK_NOT_DECLARED`, a table names a sink that nothing declares;
             `SINK_DECLARED_TWICE`; `SINK_TABLE_NOT_FOUND`, a key is for another table;
+            `SINK_KEY_AMBIGUOUS`, a table has two;
             `SINK_FLOW_TRANSFORMS`, `SINK_SOURCE_EXTERNAL`: an append flow that cannot
             be delivered as the changes of one table; `INVALID_SINKS`, the property on a dataset
             that cannot have it.
@@ -206,7 +207,18 @@ def _keys(
                 hint="Its tables: " + ", ".join(sorted(table.without_catalog for table in tables)),
                 sqlstate="42704",
             )
-        keys[named[0]] = columns
+        (table,) = named
+        if keys.get(table, columns) != columns:
+            both = " and ".join(f"({', '.join(key)})" for key in (keys[table], columns))
+            raise DefinitionError(
+                "SINK_KEY_AMBIGUOUS",
+                f"The sink {sink} has two keys for {table.without_catalog}: {both}",
+                location=settings.origin,
+                hint=f"Leave one of them in [sinks.{sink}.keys]; {table.table} and {table.without_catalog} "
+                "are the same table.",
+                sqlstate="42712",
+            )
+        keys[table] = columns
     return keys
 
 

@@ -11,6 +11,7 @@ from tautochrone.sinks.adapters import (
     known_formats,
     open_sink,
     register_sink,
+    uses_keys,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "known_formats",
     "open_sink",
     "register_sink",
+    "uses_keys",
 ]

@@ -40,6 +40,7 @@ __all__ = [
     "open_participant",
     "open_sink",
     "register_sink",
+    "uses_keys",
 ]
 
 _PACKAGE = "tautochrone.sinks"
@@ -57,6 +58,7 @@ class Adapter:
             the sink. It refuses what the format cannot have, and asks no server. Empty: there is none.
         opens_participant: that of a participant; empty: the format has none.
         takes_files: it is a publication (`model.sink.TakesFiles`), with a suite of tests of its own.
+        uses_keys: it does something with the key of a table. Others ignore it, also one that the table lacks.
         page: in docs/.
     """
 
@@ -66,6 +68,7 @@ class Adapter:
     checks_table: str = ""
     opens_participant: str = ""
     takes_files: bool = False
+    uses_keys: bool = True
     page: str
 
 
@@ -76,6 +79,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
         checks_table=f"{_PACKAGE}.clickhouse.tables:check_table",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
+        uses_keys=False,
         page="clickhouse.md",
     ),
     "postgresql": Adapter(
@@ -111,6 +115,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.delta.sink:delta_options",
         examines=f"{_PACKAGE}.delta.sink:examine_delta_publication",
         takes_files=True,
+        uses_keys=False,
         page="publications.md",
     ),
     "hudi-publication": Adapter(
@@ -118,6 +123,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.hudi.sink:hudi_options",
         examines=f"{_PACKAGE}.hudi.sink:examine_hudi_publication",
         takes_files=True,
+        uses_keys=False,
         page="publications.md",
     ),
     "paimon-publication": Adapter(
@@ -125,6 +131,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.paimon.sink:paimon_options",
         examines=f"{_PACKAGE}.paimon.sink:examine_paimon_publication",
         takes_files=True,
+        uses_keys=False,
         page="publications.md",
     ),
 }
@@ -202,6 +209,17 @@ def check_mirrored_table(declaration: SinkDeclaration, table: TableName, schema:
     else:
         check = EntryPoint(name, own.checks_table, _GROUP).load() if own.checks_table else None
     return None if check is None else str(check(name, options, table, schema, declaration.key_of(table)))
+
+
+def uses_keys(format_name: str) -> bool:
+    """Whether sinks of a format do something with the key of a table.
+
+    An adapter of another package does, unless its factory has an attribute `uses_keys` that is false.
+    """
+    own = _own_adapter(format_name)
+    if own is not None:
+        return own.uses_keys
+    return bool(getattr(_factory(format_name, format_name), "uses_keys", True))
 
 
 def columns_of_key(sink: str, table: TableName, columns: Sequence[str], key: Sequence[str]) -> list[str]:

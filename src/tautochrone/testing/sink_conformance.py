@@ -58,6 +58,9 @@ class Columns:
 class SinkBench(Protocol):
     """What the suite needs of an adapter. A new one, with an empty sink, for each test."""
 
+    takes_any_columns: bool
+    """The sink takes rows of any columns as they come, and builds nothing anew."""
+
     def open(self) -> Sink:
         """Open the sink as another process would: only what the sink itself stores is known."""
 

@@ -201,7 +201,7 @@ class SqliteSink:
                 # The commit that replaces all rows does it.
                 row = (str(table), json.dumps(columns))
                 connection.execute("INSERT INTO taut_rebuilds VALUES (?, ?)", row)
-                return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(gone))
+                return Reason.of(ReasonCode.SINK_TABLE_REBUILT, columns=", ".join(gone))
             if not existing_columns:
                 listed = ", ".join(map(_quoted, columns))
                 connection.execute(f"CREATE TABLE {_sql_name(table)} ({listed})")

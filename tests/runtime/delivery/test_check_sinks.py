@@ -98,6 +98,19 @@ def test_an_adapter_of_another_package_checks_its_options() -> None:
     assert checked == [("mirror", {"a": "b"})]
 
 
+def test_an_adapter_of_another_package_says_that_it_ignores_keys() -> None:
+    def factory(name: str, options: Any) -> Any:
+        raise AssertionError((name, options))
+
+    register_sink("toy-keyless", factory)
+    schema = spark_types.StructType().add("word", TEXT)
+    settings = SinkSettings(key=("id",))
+    with pytest.raises(SinkError, match="SINK_COLUMN_MISSING"):
+        check(None, "toy-keyless", columns=schema, settings=settings)
+    factory.uses_keys = False  # type: ignore[attr-defined]
+    assert check(None, "toy-keyless", columns=schema, settings=settings)
+
+
 TEXT = spark_types.StringType()
 FORMATS = {
     "clickhouse": {"url": "clickhouse://h/shop"},
@@ -115,9 +128,14 @@ def test_what_a_sink_cannot_have_is_refused_without_its_system(format_name: str)
     assert mirror.shown_as == ("out.orders" if format_name == "kafka-transactional" else "shop.orders")
     assert mirror.key == ("id",)
     cases: list[tuple[dict[str, spark_types.DataType], str]] = [
-        ({"id": spark_types.NullType()}, "SINK_TYPE_UNSUPPORTED"),
-        ({"word": TEXT}, "SINK_COLUMN_MISSING"),
+        ({"id": spark_types.NullType()}, "SINK_TYPE_UNSUPPORTED")
     ]
+    if format_name == "clickhouse":
+        # It ignores keys, and so it does those that a table lacks.
+        schema = spark_types.StructType().add("word", TEXT)
+        check(None, format_name, columns=schema, settings=SinkSettings(key=("id",)), **options)
+    else:
+        cases.append(({"word": TEXT}, "SINK_COLUMN_MISSING"))
     if format_name != "kafka-transactional":
         cases.append(({"id": TEXT, "_taut_hash": TEXT}, "SINK_COLUMN_NAME_RESERVED"))
     if format_name in ("mariadb", "postgresql"):
@@ -135,3 +153,14 @@ def test_a_key_is_for_a_table_of_the_sink() -> None:
         check(None, "postgresql", settings=SinkSettings(keys={"lines": ("id",)}), **FORMATS["postgresql"])
     assert refused.value.error_class == "SINK_TABLE_NOT_FOUND"
     assert refused.value.hint == "Its tables: default.orders"
+
+
+def test_two_names_of_a_table_have_the_same_key() -> None:
+    def keys(*of_table: tuple[str, ...]) -> SinkSettings:
+        return SinkSettings(keys=dict(zip(("orders", "default.orders"), of_table, strict=True)))
+
+    check(None, "postgresql", settings=keys(("id",), ("id",)), **FORMATS["postgresql"])
+    with pytest.raises(DefinitionError) as refused:
+        check(None, "postgresql", settings=keys(("id",), ("word",)), **FORMATS["postgresql"])
+    assert refused.value.error_class == "SINK_KEY_AMBIGUOUS"
+    assert "(id) and (word)" in refused.value.message

@@ -235,7 +235,7 @@ def test_a_table_with_other_columns_is_sent_whole_and_alone(world: World) -> Non
     assert world.check() == newest
     event = world.named("sink_delivered")[-1]
     assert [(e["dataset"], e["reason_code"]) for e in event["replaced_reasons"]] == [
-        (str(ORDERS), "SINK_COLUMNS_CHANGED")
+        (str(ORDERS), "SINK_TABLE_REBUILT")
     ]
     newest = world.publish([bag(2), bag(1, 2)])
     assert delivery.deliver()

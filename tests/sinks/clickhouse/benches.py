@@ -93,6 +93,8 @@ BREAKS = {
 class EmbeddedBench:
     """One folder, opened by several sinks as by several processes."""
 
+    takes_any_columns = False
+
     def __init__(self, folder: Path, **options: str) -> None:
         self.options = clickhouse_options(
             "mirror", {"url": f"clickhouse://embedded/{folder}", "chunk_rows": "1", **options}

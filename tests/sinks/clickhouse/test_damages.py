@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import types as spark
 from tests.sinks.clickhouse.benches import EmbeddedBench
 
 from tautochrone.model.lake import RowChange
@@ -52,11 +54,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     keeper.close()
 
 
-def _deliver(bench: EmbeddedBench, sink: Sink, number: int, rows: list[tuple[int, str]]) -> None:
+def _deliver(
+    bench: EmbeddedBench, sink: Sink, number: int, rows: list[tuple[int, str]], schema: Any = None
+) -> None:
     """All of `rows`, of which the last one is new; like the delivery, whole where the table differs."""
     shown = sink.published()
     is_whole = shown is None or bool(sink.changed_tables([ORDERS], None))
-    sink.ensure(ORDERS, bench.schema(), (), Fence(1))
+    is_whole |= sink.ensure(ORDERS, schema or bench.schema(), (), Fence(1)) is not None
     new = [row for row in rows if shown is None or row[0] > shown.checkpoint]
     intent = replace(
         new_intent(number),
@@ -87,24 +91,39 @@ _REOPENED = {
 """Each table of the ledger is dropped or emptied; every other damage is met by at least one of the two."""
 
 
+_REBUILT = f"drop {_ROWS}"
+"""The same of a table of rows that took the place of another one."""
+
+
 def _cases() -> Iterator[Any]:
-    for damage in _DAMAGES:
+    for damage, statement in _DAMAGES.items():
         for moment, short in (("living", _LIVING), ("reopened", _REOPENED)):
             marks = () if damage in short else pytest.mark.slow
-            yield pytest.param(damage, moment == "reopened", id=f"{damage}-{moment}", marks=marks)
+            yield pytest.param(damage, moment == "reopened", False, id=f"{damage}-{moment}", marks=marks)
+        if "_shop__orders" in statement:
+            for moment in ("living", "reopened"):
+                marks = () if (damage, moment) == (_REBUILT, "living") else pytest.mark.slow
+                case = f"{damage}-{moment}-after a rebuild"
+                yield pytest.param(damage, moment == "reopened", True, id=case, marks=marks)
 
 
-@pytest.mark.parametrize(("damage", "is_reopened"), list(_cases()))
-def test_the_next_delivery_mends_a_damage(folder: Path, damage: str, is_reopened: bool) -> None:
+@pytest.mark.parametrize(("damage", "is_reopened", "is_rebuilt"), list(_cases()))
+def test_the_next_delivery_mends_a_damage(
+    folder: Path, damage: str, is_reopened: bool, is_rebuilt: bool
+) -> None:
     bench = EmbeddedBench(folder, database=f"damage_{next(_databases)}")
     try:
         sink = bench.open()
         sink.claim(LAKE)
         sink.fence(Fence(1))
         rows = [(1, "one"), (2, "two"), (3, "three")]
-        for number in (1, 2):
-            _deliver(bench, sink, number, rows[:number])
-        for statement in _DAMAGES[damage].split(";"):
+        older = spark.StructType().add("id", "integer").add("word", "string") if is_rebuilt else None
+        for number, schema in ((1, older), (2, None)):
+            _deliver(bench, sink, number, rows[:number], schema)
+        text = _DAMAGES[damage]
+        if is_rebuilt:
+            text = re.sub("(taut_(rows|read))_shop", r"\g<1>1_shop", text)
+        for statement in text.split(";"):
             bench.reader.run(statement.strip().format(db=f"`{bench.options.database}`"))
         if is_reopened:
             sink = bench.open()

@@ -176,7 +176,7 @@ def test_a_view_with_other_columns_is_mirrored_anew_and_alone(shop: Shop) -> Non
         for event in happened.of("sink_delivered")
         for each in event["replaced_reasons"]
     }
-    assert reasons == {"totals": "SINK_COLUMNS_CHANGED"}
+    assert reasons == {"totals": "SINK_TABLE_REBUILT"}
     assert [verdict.equal for verdict in shop.verdicts()] == [True, True, True]
     with contextlib.closing(shop.sink()) as sink:
         assert sink._first._engine.rows("SELECT amount, toString(n) FROM shop.totals") == [["8.00", "4"]]

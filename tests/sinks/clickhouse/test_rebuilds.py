@@ -82,6 +82,18 @@ def test_older_checkpoints_are_given_up(bench: EmbeddedBench) -> None:
     assert sink.audit(LINES, CheckpointNumber(1))
 
 
+def test_a_table_that_is_built_anew_gets_a_publication_above_lost_ones(bench: EmbeddedBench) -> None:
+    sink, rebuild = opened(bench)
+    database = bench.options.database
+    # The pointer is an older copy: rows of these numbers were there before.
+    bench.reader.run(f"INSERT INTO {database}.taut_replaced VALUES ('{ORDERS}', 50)")
+    intent = rebuild.stage(sink, new_intent(2))
+    sink.commit(intent.transaction, Fence(1))
+    newest = f"SELECT toString(max(publication)) FROM {database}.taut_published"
+    assert int(bench.reader.rows(newest)[0][0]) > 50
+    assert rebuild.shown() == rebuild.NEWER
+
+
 TYPES: dict[spark.DataType, str] = {
     spark.BooleanType(): "true",
     spark.ByteType(): "-128",

@@ -92,6 +92,8 @@ def newest_values(messages: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
 class KafkaBench(SparkBench):
     """Topics of its own on one broker, opened by several sinks as by several processes."""
 
+    takes_any_columns = True
+
     def __init__(self, bootstrap: str, mode: str = "changelog", **options: str) -> None:
         super().__init__()
         self.prefix = uuid.uuid4().hex[:8]

@@ -18,12 +18,13 @@ import pytest
 from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, FewRefusals, deliver
 from tests.sinks.mariadb.benches import MariadbBench
-from tests.support.mariadb import SINK_PASSWORD, is_installed, restart_server, sink_url
+from tests.support.mariadb import SINK_PASSWORD, is_installed, open_connection, restart_server, sink_url
 
-from tautochrone.errors import SinkContentError, SinkError
+from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.sink import Intent, TransactionState
 from tautochrone.sinks import examine_sink
+from tautochrone.sinks.mariadb import database
 from tautochrone.sinks.mariadb.options import mariadb_options
 from tautochrone.sinks.mariadb.sink import MariadbSink
 from tautochrone.testing.sink_conformance import LAKE, begin, new_intent, transaction
@@ -174,6 +175,10 @@ def test_tables_of_others_are_refused(bench: MariadbBench) -> None:
 
     assert refused(bench.schema(), []) == "SINK_NAME_TAKEN"
     bench.query(f"DROP TABLE {bench.database}.orders")
+    bench.query(f"CREATE VIEW {bench.database}.orders AS SELECT 1 AS id")
+    assert refused(bench.schema(), []) == "SINK_NAME_TAKEN"
+    assert bench.query(f"SELECT id FROM {bench.database}.orders") == [(1,)]
+    bench.query(f"DROP VIEW {bench.database}.orders")
     sink.ensure(ORDERS, bench.schema("more"), ["id"], Fence(1))
     assert refused(bench.schema("more", "_taut_x"), ["id"]) == "SINK_COLUMN_NAME_RESERVED"
     reason = sink.ensure(ORDERS, bench.schema("more"), ["word"], Fence(1))
@@ -194,6 +199,128 @@ def test_tables_of_others_are_refused(bench: MariadbBench) -> None:
 def test_urls_that_are_refused(url: str, problem: str) -> None:
     with pytest.raises(SinkError, match=problem):
         mariadb_options("mirror", {"url": url})
+
+
+# -- tables that are built anew -------------------------------------------------------------------
+
+
+def rebuilding(bench: MariadbBench, *columns: str) -> tuple[Any, Rebuild]:
+    """A sink with rows of checkpoint 1."""
+    sink: Any = bench.open()
+    sink.claim(LAKE)
+    sink.fence(Fence(1))
+    sink.ensure(SHOP_LINES, bench.schema(), [], Fence(1))
+    older = bench.schema(*columns)
+    sink.ensure(SHOP_ORDERS, older, [], Fence(1))
+    rebuild = Rebuild(bench, ["id", "word", *columns], older, bench.numbers(), is_numeric=True)
+    return sink, rebuild
+
+
+def leftovers(bench: MariadbBench) -> list[str]:
+    """The sink's own tables and views beyond its registries."""
+    names = {str(name) for (name,) in bench.query(f"SHOW TABLES FROM {bench.database} LIKE 'taut%'")}
+    return sorted(names - {"taut_sinks", "taut_swaps", "taut_tables"})
+
+
+def reading(bench: MariadbBench) -> Any:
+    """A connection that has read the table in a transaction, which stays open."""
+    reader = open_connection()
+    with reader.cursor() as cursor:
+        cursor.execute("START TRANSACTION")
+        cursor.execute(f"SELECT COUNT(*) FROM {bench.database}.shop__orders")
+    return reader
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_ALTERING_WAIT_S", 0)
+
+
+def test_a_column_that_is_gone_does_not_keep_a_table_from_being_built_anew(bench: MariadbBench) -> None:
+    sink, rebuild = rebuilding(bench, "more")
+    rebuild.deliver_older(sink)
+    bench.query(f"ALTER TABLE {bench.database}.shop__orders DROP COLUMN more")
+    sink.commit(rebuild.stage(sink, new_intent(2)).transaction, Fence(1))
+    assert rebuild.shown() == rebuild.NEWER
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_reader_before_the_swap_delays_it_and_nobody_else(bench: MariadbBench) -> None:
+    sink, rebuild = rebuilding(bench)
+    rebuild.deliver_older(sink)
+    intent = rebuild.stage(sink, new_intent(2))
+    reader = reading(bench)
+    with pytest.raises(SinkError) as busy:
+        sink.commit(intent.transaction, Fence(1))
+    assert busy.value.error_class == "SINK_TABLE_BUSY"
+    assert busy.value.retryable
+    assert rebuild.shown() == rebuild.OLDER
+    reader.close()
+    sink.commit(intent.transaction, Fence(1))
+    assert rebuild.shown() == rebuild.NEWER
+    assert not leftovers(bench)
+
+
+@pytest.mark.usefixtures("short_waits")
+def test_a_reader_during_the_swap_delays_its_end_and_no_delivery(bench: MariadbBench) -> None:
+    sink, rebuild = rebuilding(bench)
+    rebuild.deliver_older(sink)
+    intent = rebuild.stage(sink, new_intent(2))
+    readers, decide = [], sink._tables.decide
+
+    def read_and_decide(*arguments: Any) -> None:
+        readers.append(reading(bench))
+        decide(*arguments)
+
+    sink._tables.decide = read_and_decide
+    sink.commit(intent.transaction, Fence(1))
+    assert rebuild.shown() == rebuild.NEWER
+    assert leftovers(bench)
+    again: Any = bench.open()
+    for opened in (sink, again):
+        assert not opened.changed_tables((SHOP_ORDERS, SHOP_LINES), None)
+    # The delta goes to the table behind the view; a further rebuild waits.
+    again.fence(Fence(2))
+    again.recover([], Fence(2))
+    assert again.ensure(SHOP_ORDERS, rebuild.after, [], Fence(2)) is None
+    rebuild.deliver_delta(again)
+    with pytest.raises(SinkError, match="SINK_TABLE_BUSY"):
+        again.ensure(SHOP_ORDERS, rebuild.before, [], Fence(2))
+    readers[0].close()
+    again._settle_at = 0.0
+    intent = begin(again, new_intent(4, fence=2))
+    again.prepare(intent.transaction, [])
+    again.commit(intent.transaction, Fence(2))
+    assert not leftovers(bench)
+    assert not again.changed_tables((SHOP_ORDERS, SHOP_LINES), None)
+    assert again.ensure(SHOP_ORDERS, rebuild.after, [], Fence(2)) is None
+    assert rebuild.shown()[0] == Counter([2, 3, 4])
+
+
+def test_an_older_owner_swaps_nothing(bench: MariadbBench) -> None:
+    sink, rebuild = rebuilding(bench)
+    rebuild.deliver_older(sink)
+    intent = rebuild.stage(sink, new_intent(2))
+    before = leftovers(bench)
+    bench.open().fence(Fence(2))
+    for operation in (
+        lambda: sink.commit(intent.transaction, Fence(1)),
+        lambda: sink.ensure(SHOP_ORDERS, rebuild.after, [], Fence(1)),
+        lambda: sink._settle(Fence(1)),
+    ):
+        with pytest.raises(SinkFencedError):
+            operation()
+    assert leftovers(bench) == before
+
+
+def test_a_swap_that_somebody_took_back_is_not_decided(bench: MariadbBench) -> None:
+    sink, rebuild = rebuilding(bench)
+    rebuild.deliver_older(sink)
+    intent = rebuild.stage(sink, new_intent(2))
+    bench.query(f"DELETE FROM {bench.database}.taut_swaps")
+    with pytest.raises(SinkError, match="SINK_BASE_CHANGED"):
+        sink.commit(intent.transaction, Fence(1))
+    assert rebuild.shown() == rebuild.OLDER
 
 
 # -- killed processes -----------------------------------------------------------------------------

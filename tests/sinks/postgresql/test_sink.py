@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, Sink, TransactionState
 from tautochrone.sinks import examine_sink
+from tautochrone.sinks.postgresql import database
 from tautochrone.sinks.postgresql.options import postgresql_options
 from tautochrone.sinks.postgresql.sink import PostgresqlSink
 from tautochrone.testing.sink_conformance import SinkConformance, begin, transaction
@@ -219,6 +220,101 @@ def test_other_columns_keep_rights_and_views_of_the_table(bench: PostgresqlBench
     assert sorted(run("SELECT id FROM {schema}")) == [(1,), (2,)]
     grants = "SELECT grantee::text FROM information_schema.table_privileges WHERE table_name = 'orders'"
     assert ("PUBLIC",) in run(grants)
+
+
+@dataclass
+class Rebuilt:
+    """A table whose column `word` becomes a number at checkpoint 2."""
+
+    bench: PostgresqlBench
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self.sink = self.bench.open()
+        self.sink.fence(Fence(1))
+        self.sink.ensure(ORDERS, self.bench.schema(), ["word"], Fence(1))
+        deliver(self.sink, transaction(1), [(1, "one")])
+
+    def run(self, statement: str) -> list[Any]:
+        with psycopg.connect(self.bench.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.format(schema=self.bench.options.schema))
+            return cursor.fetchall() if cursor.description else []
+
+    def commit(self) -> None:
+        self.attempts += 1
+        opened = transaction(2, attempt=self.attempts)
+        self.sink.ensure(ORDERS, self.bench.numbers(), ["word"], Fence(1))
+        begin(self.sink, Intent(transaction=opened, versions={ORDERS: Version("o2")}, replaced=(ORDERS,)))
+        self.sink.prepare(opened, self.sink.replace(opened, ORDERS, ListRows(["id", "word"], [(1, 11)])))
+        self.sink.commit(opened, Fence(1))
+
+    def indexes(self) -> list[str]:
+        """What the index of the key is over."""
+        listed = self.run(
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = '{schema}' AND indexname LIKE 'taut_key_%'"
+        )
+        return [str(text).partition("btree ")[2] for (text,) in listed]
+
+
+@pytest.mark.parametrize(
+    ("statement", "undo"),
+    [
+        ("CREATE INDEX i ON {schema}.orders (lower(word))", "DROP INDEX {schema}.i"),
+        ("CREATE INDEX i ON {schema}.orders (word text_pattern_ops)", "DROP INDEX {schema}.i"),
+        (
+            "ALTER TABLE {schema}.orders ADD CONSTRAINT c CHECK (word <> 'x')",
+            "ALTER TABLE {schema}.orders DROP CONSTRAINT c",
+        ),
+        (
+            "ALTER TABLE {schema}.orders ALTER word SET DEFAULT 'x'",
+            "ALTER TABLE {schema}.orders ALTER word DROP DEFAULT",
+        ),
+    ],
+)
+def test_what_uses_a_column_that_changes_its_type_is_named(
+    bench: PostgresqlBench, statement: str, undo: str
+) -> None:
+    rebuilt = Rebuilt(bench)
+    rebuilt.run(statement)
+    with pytest.raises(SinkError) as used:
+        rebuilt.commit()
+    assert used.value.error_class == "SINK_COLUMNS_USED"
+    rebuilt.run(undo)
+    rebuilt.commit()
+    assert bench.read(ORDERS) == [(1, 11)]
+
+
+def test_a_reader_delays_a_rebuild_and_no_other_readers(
+    bench: PostgresqlBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_ALTERING_WAIT", "100ms")
+    rebuilt = Rebuilt(bench)
+    with psycopg.connect(bench.url) as reader:
+        reader.execute(f"SELECT * FROM {bench.options.schema}.orders")
+        with pytest.raises(SinkError) as busy:
+            rebuilt.commit()
+        assert busy.value.error_class == "SINK_TABLE_BUSY"
+        assert busy.value.retryable
+        assert bench.read(ORDERS) == [(1, "one")]
+    rebuilt.commit()
+    assert bench.read(ORDERS) == [(1, 11)]
+
+
+def test_the_index_of_the_key_follows_the_key(bench: PostgresqlBench) -> None:
+    rebuilt = Rebuilt(bench)
+    assert rebuilt.indexes() == ["(word)"]
+    rebuilt.sink.ensure(ORDERS, bench.schema(), ["id", "word"], Fence(1))
+    assert rebuilt.indexes() == ["(id, word)"]
+    assert not rebuilt.sink.changed_tables([ORDERS], None)
+    rebuilt.commit()
+    assert rebuilt.indexes() == ["(word)"]
+    only_id = spark.StructType().add("id", "long")
+    rebuilt.sink.ensure(ORDERS, only_id, ["id"], Fence(1))
+    opened = transaction(3)
+    begin(rebuilt.sink, Intent(transaction=opened, versions={ORDERS: Version("o3")}, replaced=(ORDERS,)))
+    rebuilt.sink.prepare(opened, rebuilt.sink.replace(opened, ORDERS, ListRows(["id"], [(1,)])))
+    rebuilt.sink.commit(opened, Fence(1))
+    assert rebuilt.indexes() == ["(id)"]
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,20 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, RefreshError, SinkError
 from tautochrone.model.lake import LakeTable
 from tautochrone.model.names import TableName
-from tautochrone.model.sink import PUBLICATIONS, Published, SinkDeclaration, SinkStatus
+from tautochrone.model.sink import Published, SinkDeclaration, SinkStatus
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph
 from tautochrone.project.queries import PythonQuery
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.sinks import StreamSink, sink_declarations, stream_sinks
-from tautochrone.sinks import check_mirrored_table, check_sink, columns_of_key, has_adapter, known_formats
+from tautochrone.sinks import (
+    check_mirrored_table,
+    check_sink,
+    columns_of_key,
+    has_adapter,
+    known_formats,
+    uses_keys,
+)
 
 __all__ = [
     "MirroredTable",
@@ -104,7 +111,7 @@ def mirrored_tables(
     for table in declaration.tables:
         schema, key, shown_as = schemas.get(table), declaration.key_of(table), None
         if schema is not None:
-            if declaration.format not in PUBLICATIONS.values():
+            if uses_keys(declaration.format):
                 columns_of_key(declaration.name, table, schema.names, key)
             shown_as = check_mirrored_table(declaration, table, schema)
         mirrored.append(

@@ -55,7 +55,7 @@ from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
-from tautochrone.sinks import columns_of_key, open_sink
+from tautochrone.sinks import columns_of_key, open_sink, uses_keys
 
 __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
@@ -486,7 +486,7 @@ class Delivery:
         if self._ensured.get(name) != schema:
             self._rebuilds.pop(name, None)
             key = self.declaration.key_of(name)
-            if not isinstance(sink, TakesFiles):
+            if uses_keys(self.declaration.format):
                 columns_of_key(self.declaration.name, name, schema.names, key)
             reason = self._journal.ensure(sink, name, schema, key)
             if reason is not None:

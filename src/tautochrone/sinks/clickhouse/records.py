@@ -106,11 +106,13 @@ class Records:
         return json.dumps(records)
 
     def highest_publication(self, intent: Intent) -> int:
-        """Of the rows in tables that are sent whole: a lost pointer may leave rows of later publications."""
+        """Of the rows in tables that are sent whole: a lost pointer may leave rows of later publications. Of
+        a table that is built anew, which has no rows yet, it is known from which publication on it counts."""
         highest = 0
         for table in intent.replaced:
             ((newest,),) = self._engine.rows(
-                f"SELECT toString(max({PUBLICATION})) FROM {self._tables.rows(table)}"
+                f"SELECT toString(greatest(toUInt64(max({PUBLICATION})), "
+                f"toUInt64({self._tables.replaced_sql(table, 2**63)}))) FROM {self._tables.rows(table)}"
             )
             highest = max(highest, int(newest))
         return highest

@@ -18,7 +18,10 @@ from tautochrone.sinks.clickhouse.engines import Engine
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn
 
-__all__ = ["RowTable", "RowTables", "comment_of", "common_columns"]
+__all__ = ["TAG", "RowTable", "RowTables", "comment_of", "common_columns"]
+
+TAG = "[0-9]+b?"
+"""What the tag in the name of a table of rows is, as a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class RowTables:
             f"AND startsWith(name, 'taut_rows') AND endsWith(name, {text_sql('_' + plain)}) "
             "AND engine LIKE '%MergeTree'"
         )
-        pattern = re.compile(r"taut_rows((?:[0-9]+b?)?)_" + re.escape(plain), re.DOTALL)
+        pattern = re.compile(rf"taut_rows((?:{TAG})?)_{re.escape(plain)}", re.DOTALL)
         matches = [(pattern.fullmatch(name), comment) for name, comment in rows]
         return [RowTable(match[1], _since(comment)) for match, comment in matches if match is not None]
 
@@ -102,7 +105,7 @@ class RowTables:
         return bool(
             self._engine.rows(
                 f"SELECT 1 FROM system.tables WHERE database = {text_sql(self._database)} "
-                "AND match(name, '^taut_rows[0-9]+b?_') LIMIT 1"
+                f"AND match(name, '^taut_rows{TAG}_') LIMIT 1"
             )
         )
 

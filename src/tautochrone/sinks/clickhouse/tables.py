@@ -31,10 +31,9 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Digest, Intent, TransactionId
-from tautochrone.sinks.adapters import columns_of_key
 from tautochrone.sinks.clickhouse.engines import SERVER_RUN_SQL, Engine, ServerRun
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
-from tautochrone.sinks.clickhouse.row_tables import RowTable, RowTables, comment_of, common_columns
+from tautochrone.sinks.clickhouse.row_tables import TAG, RowTable, RowTables, comment_of, common_columns
 from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDEN, NULLS, PUBLICATION, SIGN
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
@@ -177,7 +176,7 @@ def check_table(
     options: Mapping[str, str],
     table: TableName,
     schema: Any,
-    key: Sequence[str],
+    key: Sequence[str],  # noqa: ARG001
 ) -> str:
     """What a table is called in a sink of these options; see `adapters.check_mirrored_table`.
 
@@ -185,7 +184,6 @@ def check_table(
         SinkError: as `ClickHouseTables.ensure`, as far as it needs no server.
     """
     database = server_options(name, options)[0].database
-    columns_of_key(name, table, schema.names, key)
     _refuse_names(name, table, schema)
     for field in schema.fields:
         mirrored_column(name, table, field)
@@ -410,13 +408,12 @@ class ClickHouseTables:
             SinkError: `SINK_NAME_TAKEN`.
         """
         plain = self.plain_name(table)
-        # A view of ours names what it reads.
-        rows = self._row_tables.shown(plain).name(plain)
-        sources = {plain: f"{plain}_at", f"{plain}_at": rows}
+        # A view of ours names what it reads: any table of rows of this name, also one that somebody dropped.
+        # ClickHouse puts backticks only around names that need them: the name is looked for without.
+        view_at, rows = (re.escape(name_sql(name)[1:-1]) for name in (f"{plain}_at", plain))
+        sources = {plain: view_at, f"{plain}_at": rf"taut_rows({TAG})?_{rows}"}
         for view, source in sources.items():
-            # ClickHouse puts backticks only around names that need them: the name is looked for without.
-            text = name_sql(source)[1:-1]
-            own = f"engine = 'View' AND position(create_table_query, {text_sql(text)}) > 0"
+            own = f"engine = 'View' AND match(create_table_query, {text_sql(source)})"
             others = self._engine.rows(
                 f"SELECT engine FROM system.tables WHERE database = {text_sql(self._options.database)} "
                 f"AND name = {text_sql(view)} AND NOT ({own})"
@@ -551,7 +548,7 @@ class ClickHouseTables:
         names = self._engine.rows(
             f"SELECT name FROM system.tables WHERE database = {text_sql(self._options.database)} "
             f"AND startsWith(name, {text_sql(prefix)}) AND match(name, '__[0-9a-f]{{8}}__[0-9]+$') "
-            "AND NOT match(name, '^taut_(rows|read)([0-9]+b?)?_')"
+            f"AND NOT match(name, '^taut_(rows|read)({TAG})?_')"
         )
         return [name for (name,) in names]
 
@@ -704,7 +701,7 @@ def _columns_changed(existing: Sequence[MirroredColumn], columns: Sequence[Mirro
     """Why rows with these columns need another table."""
     types = {column.name: column.type.sql for column in columns}
     changed = [column.name for column in existing if types.get(column.name) != column.type.sql]
-    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
+    return Reason.of(ReasonCode.SINK_TABLE_REBUILT, columns=", ".join(changed)) if changed else None
 
 
 def _short_hash(table: TableName) -> str:

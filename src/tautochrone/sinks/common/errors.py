@@ -23,6 +23,7 @@ __all__ = [
     "rights_missing_error",
     "schema_unsupported_error",
     "statement_refused_error",
+    "table_busy_error",
     "table_changed_error",
     "table_missing_error",
     "value_unsupported_error",
@@ -58,7 +59,8 @@ def columns_used_error(sink: str, table: TableName, reason: str, error: Exceptio
     return SinkError(
         "SINK_COLUMNS_USED",
         f"Sink {sink}: the table of {table} gets other columns ({reason}), and something uses them: {answer}",
-        hint="Drop what the message names, such as a view. The next run alters the table and sends its rows.",
+        hint="Drop what the message means: a view, a rule, an index, a default or a CHECK over them. "
+        "The next run alters the table and sends its rows.",
         parameters={"sink": sink, "table": str(table)},
         sqlstate="2BP01",
     )
@@ -113,6 +115,19 @@ def statement_refused_error(
         retryable=retryable,
         sqlstate=sqlstate,
         parameters={"sink": sink},
+    )
+
+
+def table_busy_error(sink: str, server: str, answer: str) -> SinkError:
+    """Others use a table for longer than a statement of the sink waits for it."""
+    return SinkError(
+        "SINK_TABLE_BUSY",
+        f"Sink {sink}: {server} gave up waiting for others that use a table of the sink: {answer}",
+        hint="The next try waits again. If the error stays, end the transactions that read or write the "
+        "sink's tables for so long.",
+        parameters={"sink": sink},
+        retryable=True,
+        sqlstate="55P03",
     )
 
 

@@ -214,7 +214,7 @@ def columns_changed(stored: Any, schema: Any) -> Reason | None:
     """
     new_types = {field.name: field.dataType for field in schema.fields}
     changed = [field.name for field in stored.fields if new_types.get(field.name) != field.dataType]
-    return Reason.of(ReasonCode.SINK_COLUMNS_CHANGED, columns=", ".join(changed)) if changed else None
+    return Reason.of(ReasonCode.SINK_TABLE_REBUILT, columns=", ".join(changed)) if changed else None
 
 
 def key_changed(before: Sequence[str], after: Sequence[str]) -> Reason | None:

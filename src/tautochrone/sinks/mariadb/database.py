@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from tautochrone.sinks.common.errors import (
     object_missing_error,
     rights_missing_error,
     statement_refused_error,
+    table_busy_error,
 )
 from tautochrone.sinks.mariadb.options import MariadbOptions
 
@@ -29,6 +31,9 @@ _SETTINGS = {
     "innodb_lock_wait_timeout": "90",
     "lock_wait_timeout": "90",
 }
+_ALTERING_WAIT_S = 2
+"""A statement that alters a table waits for its readers, and all later readers wait behind that statement."""
+_OWNERS_WAIT_S = 90
 _IDLE_S = 604_800
 _IDLE_IN_TRANSACTION_S = 60
 """A process that stops in the middle of a commit must not hold the lock of the sink for ever."""
@@ -53,7 +58,6 @@ _PASSING = (
     ER.CHECKREAD,
     ER.LOCK_DEADLOCK,
     ER.LOCK_TABLE_FULL,
-    ER.LOCK_WAIT_TIMEOUT,
     # The server was made a replica, and another one takes over.
     ER.OPTION_PREVENTS_STATEMENT,
     ER.QUERY_INTERRUPTED,
@@ -109,9 +113,37 @@ class MariaDBDatabase:
 
     @contextmanager
     def autocommit(self) -> Iterator[Any]:
-        """A cursor for statements that create or alter tables, each of which is a transaction."""
+        """A cursor for statements each of which is a transaction."""
         with self._errors(), self._connected().cursor() as cursor:
             yield cursor
+
+    @contextmanager
+    def altering(self) -> Iterator[Any]:
+        """A cursor for statements that create, alter and rename tables, each of which is a transaction. One
+        process at a time has it: the lock ends with its connection, and with the last statement of that.
+
+        Raises:
+            SinkError: `SINK_TABLE_BUSY`, the tables are used; what `transaction` raises.
+        """
+        digest = hashlib.md5(self._options.database.encode(), usedforsecurity=False).hexdigest()
+        lock = f"taut_altering_{digest}"
+        with self._errors(), self._connected().cursor() as cursor:
+            self._set_waits(cursor, idle_s=_IDLE_IN_TRANSACTION_S, lock_s=_ALTERING_WAIT_S)
+            try:
+                cursor.execute("SELECT GET_LOCK(%s, %s)", (lock, _OWNERS_WAIT_S))
+                if cursor.fetchone() != (1,):
+                    raise table_busy_error(self._sink, "MariaDB", "another process alters tables")
+                yield cursor
+            finally:
+                try:
+                    cursor.execute("SELECT RELEASE_LOCK(%s)", (lock,))
+                    self._set_waits(cursor, idle_s=_IDLE_S, lock_s=int(_SETTINGS["lock_wait_timeout"]))
+                except Exception:
+                    # The server releases it.
+                    self.close()
+
+    def _set_waits(self, cursor: Any, *, idle_s: int, lock_s: int) -> None:
+        cursor.execute(f"SET SESSION wait_timeout = {idle_s}, SESSION lock_wait_timeout = {lock_s}")
 
     def stream(self, query: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a query inside of `transaction`, not all of them in memory."""
@@ -186,6 +218,8 @@ class MariaDBDatabase:
                     hint="Is it up, and are host, port and TLS right?",
                     sqlstate="08006",
                 ) from error
+            if code == ER.LOCK_WAIT_TIMEOUT:
+                raise table_busy_error(self._sink, "MariaDB", text) from error
             container = f"the database {self._options.database}"
             if code in _OBJECT_MISSING:
                 if code == ER.BAD_DB_ERROR:

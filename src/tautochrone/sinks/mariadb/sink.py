@@ -6,17 +6,20 @@ that went are deleted. A table without a key may have equal rows, which are told
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import Intent, Recovered, TransactionId, TransactionState
-from tautochrone.sinks.common.errors import table_changed_error, value_unsupported_error
+from tautochrone.sinks.common.errors import table_busy_error, table_changed_error, value_unsupported_error
 from tautochrone.sinks.common.mirrored import HASH, KEY, quoted
 from tautochrone.sinks.common.pointer_sink import Content
 from tautochrone.sinks.common.relational import RelationalSink
+from tautochrone.sinks.common.steps import require_fence
 from tautochrone.sinks.mariadb.database import MariaDBDatabase
 from tautochrone.sinks.mariadb.options import MariadbOptions
 from tautochrone.sinks.mariadb.tables import MariaDBTables, MirroredTable
@@ -25,6 +28,8 @@ __all__ = ["MariadbSink"]
 
 _LARGE = 100_000
 """Characters of a value from which on the server's limit is asked."""
+_SETTLED_EVERY_S = 60
+"""So often it is tried to finish what readers keep from its end: others wait behind each try."""
 
 
 class MariadbSink(RelationalSink[MirroredTable]):
@@ -33,6 +38,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def __init__(self, name: str, options: MariadbOptions) -> None:
         self._options = options
         self._database = MariaDBDatabase(name, options)
+        self._settle_at: float | None = None
+        """When unfinished swaps are tried again; None: there are none."""
         super().__init__(name, self._database, options.chunk_rows, f"the database {options.database}")
         self._tables = MariaDBTables(name, options)
         with self._database.autocommit() as cursor:
@@ -63,33 +70,42 @@ class MariadbSink(RelationalSink[MirroredTable]):
             self._tables.create_registry(cursor)
 
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> Reason | None:
-        with self._database.transaction() as cursor:
-            self._lock(cursor, fence)
-        with self._database.autocommit() as cursor:
+        with self._altering(fence) as cursor:
             # What is left of a try before.
-            self._tables.settle(cursor, self._tables.swap_of(table).plain)
+            is_settled = self._settle_table(cursor, table)
         with self._database.transaction() as cursor:
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
-            mirrored = self._tables.register(cursor, table, schema, key)
-        with self._schema_errors(table), self._database.autocommit() as cursor:
+            mirrored = self._tables.register(cursor, table, schema, key, fence)
+        if mirrored.rebuild is not None and not is_settled:
+            name = self._tables.full_name(table)
+            raise table_busy_error(self.name, "MariaDB", f"an earlier rebuild of {name} is not finished")
+        with self._schema_errors(table), self._altering(fence) as cursor:
             self._tables.create(cursor, table, mirrored)
             if mirrored.rebuild is None:
                 self._identities.record_altered(table, record, before, self._identity(cursor, table))
         self._mirrored[table] = mirrored
         return mirrored.rebuild
 
+    @contextmanager
+    def _altering(self, fence: Fence) -> Iterator[Any]:
+        """A cursor for statements that create, alter and rename tables; an older owner gets none."""
+        with self._database.altering() as cursor:
+            require_fence(self.name, fence, self._read(cursor)[0])
+            yield cursor
+
     def mirror_of(self, table: TableName) -> str | None:
         with self._database.transaction() as cursor:
             mirrored = self._load(cursor, table)
-            return None if mirrored is None else mirrored.name
+            return None if mirrored is None else self._tables.shown_name(table)
 
     def drop_mirror(self, table: TableName) -> None:
-        with self._database.transaction() as cursor:
-            mirrored = self._load(cursor, table)
-        if mirrored is not None:
-            with self._database.autocommit() as cursor:
-                cursor.execute(f"DROP TABLE IF EXISTS {mirrored.name}")
+        with self._database.altering() as cursor:
+            if self._load(cursor, table) is not None:
+                if not self._tables.settle(cursor, table):
+                    name = self._tables.full_name(table)
+                    raise table_busy_error(self.name, "MariaDB", f"a rebuild of {name} is not finished")
+                cursor.execute(f"DROP TABLE IF EXISTS {self._tables.shown_name(table)}")
         with self._database.transaction() as cursor:
             self._tables.unregister(cursor, table)
         self._mirrored.pop(table, None)
@@ -110,8 +126,8 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def _identity(self, cursor: Any, table: TableName) -> str | None:
         mirrored = self._mirrored.get(table)
-        if mirrored is not None and mirrored.rebuild is not None:
-            return self._tables.identity(cursor, table, self._tables.swap_of(table).next)
+        if mirrored is not None and mirrored.swap is not None:
+            return self._tables.identity(cursor, table, mirrored.swap.next)
         return self._tables.identity(cursor, table)
 
     def _content(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
@@ -201,19 +217,13 @@ class MariadbSink(RelationalSink[MirroredTable]):
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
         rebuilt = {t: mirrored for t, mirrored in self._mirrored.items() if mirrored.rebuild is not None}
         if rebuilt and self._state(transaction) is TransactionState.PREPARED:
-            self._require_newest_fence(fence)
-            with self._database.autocommit() as cursor:
+            with self._altering(fence) as cursor:
                 for table in self._intents[transaction].replaced:
                     if table in rebuilt:
                         self._tables.put_view(cursor, rebuilt[table])
         super().commit(transaction, fence)
-        if rebuilt:
-            self._settle()
-            with self._database.transaction() as cursor:
-                records = self._pointer(cursor).records
-                for table in rebuilt:
-                    # The rename gave it another time of creation.
-                    self._identities.record_compared(table, records.get(table), self._identity(cursor, table))
+        if rebuilt or self._is_time_to_settle():
+            self._settle(fence)
 
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         super().abort(transaction, fence)
@@ -221,14 +231,29 @@ class MariadbSink(RelationalSink[MirroredTable]):
 
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
         recovered = super().recover(intents, fence)
-        self._settle()
+        self._settle(fence)
         return recovered
 
-    def _settle(self) -> None:
-        """Swaps that are decided are finished, others taken back."""
+    def _settle(self, fence: Fence) -> None:
+        """Swaps that are decided are finished, others taken back, as far as readers let them."""
         self._forget_rebuilt()
-        with self._database.autocommit() as cursor:
-            self._tables.settle_all(cursor)
+        with self._altering(fence) as cursor:
+            settled = [self._settle_table(cursor, table) for table in self._tables.swaps.tables(cursor)]
+        self._settle_at = None if all(settled) else time.monotonic() + _SETTLED_EVERY_S
+
+    def _settle_table(self, cursor: Any, table: TableName) -> bool:
+        if not self._tables.has_swap(cursor, table):
+            return True
+        self._mirrored.pop(table, None)
+        # The rename gives a table another time of creation.
+        record = self._pointer(cursor).records.get(table)
+        before = self._identity(cursor, table)
+        is_settled = self._tables.settle(cursor, table)
+        self._identities.record_altered(table, record, before, self._identity(cursor, table))
+        return is_settled
+
+    def _is_time_to_settle(self) -> bool:
+        return self._settle_at is not None and time.monotonic() >= self._settle_at
 
     def _forget_rebuilt(self) -> None:
         self._mirrored = {t: mirrored for t, mirrored in self._mirrored.items() if mirrored.rebuild is None}
@@ -242,7 +267,7 @@ class MariadbSink(RelationalSink[MirroredTable]):
         if mirrored.rebuild is not None:
             if not is_replaced:
                 raise table_changed_error(self.name, table)
-            self._tables.swaps.decide(cursor, self._tables.swap_of(table))
+            self._tables.decide(cursor, mirrored)
         cursor.execute(f"SELECT COUNT(*) FROM {removed}")
         (rows,) = cursor.fetchone()
         if mirrored.is_keyed:

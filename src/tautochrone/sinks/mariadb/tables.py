@@ -19,12 +19,13 @@ from pymysql.constants import ER
 from pyspark.sql import types as spark
 
 from tautochrone.errors import SinkError
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason
 from tautochrone.sinks.common.errors import (
     name_taken_error,
     number_unsupported_error,
     schema_unsupported_error,
+    table_changed_error,
 )
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
@@ -94,6 +95,7 @@ class MirroredTable:
     Attributes:
         name: of MariaDB's table as SQL, with its database.
         rebuild: why it is one that takes the place of another at the commit; None: it does not.
+        swap: how it does.
     """
 
     sink: str
@@ -102,6 +104,7 @@ class MirroredTable:
     schema: Any
     rows: JsonRows
     rebuild: Reason | None = None
+    swap: Swap | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -182,7 +185,9 @@ class MariaDBTables:
             "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4"
         )
 
-    def register(self, cursor: Any, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
+    def register(
+        self, cursor: Any, table: TableName, schema: Any, key: Sequence[str], fence: Fence
+    ) -> MirroredTable:
         """Write what the table shall be, in the open transaction of `cursor`. Nothing is written of one that
         takes the place of another.
 
@@ -190,9 +195,10 @@ class MariaDBTables:
             SinkError: `SINK_COLUMNS_CHANGED`, somebody else altered it; `SINK_COLUMN_NAME_RESERVED`,
                 `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`.
         """
-        mirrored = self.checked(table, schema, key)
         name = self._plain_name(table)
-        columns = self._existing_columns(cursor, name)
+        rows_name = self.swaps.rows_of(cursor, name)
+        mirrored = replace(self.checked(table, schema, key), name=quoted(self._options.database, rows_name))
+        columns = self._existing_columns(cursor, rows_name)
         stored = self._stored(cursor, table)
         if stored is None:
             if columns:
@@ -210,20 +216,25 @@ class MariaDBTables:
                     raise altered_columns_error(self._sink, table, altered, full_name)
                 reason = columns_changed(stored_schema, schema) or key_changed(stored_key, mirrored.rows.key)
                 if reason is not None:
-                    following = quoted(self._options.database, self.swap_of(table).next)
-                    return replace(mirrored, name=following, rebuild=reason)
+                    swap = Swap(name, fence)
+                    following = quoted(self._options.database, swap.next)
+                    return replace(mirrored, name=following, rebuild=reason, swap=swap)
+        self._write(cursor, mirrored)
+        return mirrored
+
+    def _write(self, cursor: Any, mirrored: MirroredTable) -> None:
+        """Write what a table is into the registry."""
         cursor.execute(
             f"INSERT INTO {self._registry} VALUES (%s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE key_columns = VALUES(key_columns), schema_json = VALUES(schema_json)",
             (
-                name,
+                self._plain_name(mirrored.table),
                 self._sink,
-                str(table),
+                str(mirrored.table),
                 json.dumps(mirrored.rows.key),
-                schema.json(),
+                mirrored.schema.json(),
             ),
         )
-        return mirrored
 
     def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
         """What a table shall be, unless MariaDB cannot have it."""
@@ -242,11 +253,10 @@ class MariaDBTables:
 
     def create(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         """Create the table, or add the columns that it lacks. Each statement is a transaction."""
-        if mirrored.rebuild is not None:
-            self.swaps.begin(cursor, self.swap_of(table), table, mirrored.schema, mirrored.rows.key)
-        name = self._plain_name(table)
-        columns = self._existing_columns(cursor, name)
-        if mirrored.rebuild is not None or not columns:
+        if mirrored.swap is not None:
+            self.swaps.begin(cursor, mirrored.swap, table)
+        columns = self._existing_columns(cursor, self.rows_name(cursor, table))
+        if mirrored.swap is not None or not columns:
             keys = f"PRIMARY KEY ({quoted(KEY)})"
             row_number = ""
             if not mirrored.is_keyed:
@@ -280,28 +290,51 @@ class MariaDBTables:
             if not is_known or self.lacks(cursor, mirrored, columns):
                 raise
 
-    def swap_of(self, table: TableName) -> Swap:
-        return Swap(self._plain_name(table))
+    def rows_name(self, cursor: Any, table: TableName) -> str:
+        """The name of the table with the rows, which is not the mirrored one while readers keep a swap from
+        its end."""
+        return self.swaps.rows_of(cursor, self._plain_name(table))
+
+    def shown_name(self, table: TableName) -> str:
+        """The name of the table or view that people read, as SQL."""
+        return quoted(self._options.database, self._plain_name(table))
 
     def put_view(self, cursor: Any, mirrored: MirroredTable) -> None:
         """Before the commit of a table that takes the place of another."""
+        assert mirrored.swap is not None
         stored = self._stored(cursor, mirrored.table)
-        assert stored is not None
-        before, after = all_columns(*stored), all_columns(mirrored.schema, mirrored.rows.key)
-        self.swaps.put_view(cursor, self.swap_of(mirrored.table), before, after)
+        if stored is None:
+            raise table_changed_error(self._sink, mirrored.table)
+        existing = self._existing_columns(cursor, self.rows_name(cursor, mirrored.table))
+        before = [column for column in all_columns(*stored) if column.lower() in existing]
+        self.swaps.put_view(cursor, mirrored.swap, before, all_columns(mirrored.schema, mirrored.rows.key))
 
-    def settle(self, cursor: Any, name: str) -> None:
-        """Finish the swap of a table of this name, or take it back."""
-        self.swaps.settle(cursor, Swap(name), self._registry)
+    def decide(self, cursor: Any, mirrored: MirroredTable) -> None:
+        """In the transaction that fills a table which takes the place of another.
 
-    def settle_all(self, cursor: Any) -> None:
-        for name in self.swaps.names(cursor):
-            self.settle(cursor, name)
+        Raises:
+            SinkError: `SINK_BASE_CHANGED`, the view that shows it is gone.
+        """
+        assert mirrored.swap is not None
+        if not self.swaps.decide(cursor, mirrored.swap):
+            raise table_changed_error(self._sink, mirrored.table)
+        self._write(cursor, mirrored)
+
+    def has_swap(self, cursor: Any, table: TableName) -> bool:
+        """Whether the swap of a table is not over."""
+        return self.swaps.is_unfinished(cursor, self._plain_name(table))
+
+    def settle(self, cursor: Any, table: TableName) -> bool:
+        """Finish the swap of a table, or take it back; whether it is over."""
+        return self.swaps.settle(cursor, self._plain_name(table))
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
         stored = self._stored(cursor, table)
-        return None if stored is None else self._mirrored(table, stored[0], stored[1])
+        if stored is None:
+            return None
+        rows = quoted(self._options.database, self.rows_name(cursor, table))
+        return replace(self._mirrored(table, stored[0], stored[1]), name=rows)
 
     def identity(self, cursor: Any, table: TableName, name: str | None = None) -> str | None:
         """When a table was created, its columns and its indexes; None if there is no table. MariaDB tells
@@ -311,7 +344,7 @@ class MariaDBTables:
             name: of another table than the mirrored one, without its database.
         """
         where = "WHERE table_schema = %s AND table_name = %s"
-        of_table = (self._options.database, name or self._plain_name(table))
+        of_table = (self._options.database, name or self.rows_name(cursor, table))
         cursor.execute(f"SELECT create_time, engine FROM information_schema.tables {where}", of_table)
         created = cursor.fetchone()
         if created is None:
@@ -337,7 +370,7 @@ class MariaDBTables:
         what may change or remove what is written. MariaDB shows triggers only to users with the right
         TRIGGER."""
         where = "WHERE table_schema = %s AND table_name = %s"
-        of_table = (self._options.database, self._plain_name(mirrored.table))
+        of_table = (self._options.database, self.rows_name(cursor, mirrored.table))
         cursor.execute(
             "SELECT column_name, CONCAT(column_type, IF(extra LIKE '%%GENERATED%%', ' generated', '')), "
             f"column_key FROM information_schema.columns {where}",
@@ -382,7 +415,7 @@ class MariaDBTables:
         return [*triggers, *(f"foreign key {name}" for (name,) in cursor.fetchall())]
 
     def lacks(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> bool:
-        existing = self._existing_columns(cursor, self._plain_name(mirrored.table))
+        existing = self._existing_columns(cursor, self.rows_name(cursor, mirrored.table))
         return any(column.lower() not in existing for column in columns)
 
     def _indexed(self, field: Any) -> str | None:

@@ -25,22 +25,28 @@ from tautochrone.sinks.common.errors import (
     object_missing_error,
     rights_missing_error,
     statement_refused_error,
+    table_busy_error,
 )
 from tautochrone.sinks.postgresql.options import PostgresqlOptions
 
 __all__ = ["ConnectionLostError", "PostgreSQLDatabase"]
 
+_LOCK_WAIT = "90s"
+_ALTERING_WAIT = "2s"
+"""A statement that alters a table waits for its readers, and all later readers wait behind that statement."""
 _SETTINGS = {
     "client_min_messages": "warning",
     # A process that stops in the middle of a commit must not hold the lock of the sink for ever.
     "idle_in_transaction_session_timeout": "60s",
-    "lock_timeout": "90s",
+    "lock_timeout": _LOCK_WAIT,
     # A commit that is answered must survive a crash of the server.
     "synchronous_commit": "on",
 }
 _NOT_REACHABLE = ("08", "53", "57P", "25P03")
 """SQLSTATE: no connection, too many, the server stops or starts, idle too long."""
-_PASSING = ("25006", "40", "55006", "55P03", "57014", "58")
+_BUSY = "55P03"
+"""SQLSTATE: a lock was not free in time."""
+_PASSING = ("25006", "40", "55006", "57014", "58")
 """SQLSTATE: a standby that takes over, conflicts, objects in use, statements that were ended, errors of the
 system below."""
 _OBJECT_MISSING = ("42P01", "42703", "3F000")
@@ -81,6 +87,14 @@ class PostgreSQLDatabase:
             if isolation:
                 cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
             yield cursor
+
+    @contextmanager
+    def altering(self, cursor: Any) -> Iterator[None]:
+        """In the open transaction of `cursor`: what alters tables waits a short time for their readers."""
+        with cursor.connection.transaction():
+            cursor.execute(f"SET LOCAL lock_timeout = '{_ALTERING_WAIT}'")
+            yield
+            cursor.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
 
     def cursor(self, name: str) -> Any:
         """A cursor on the server, inside of `transaction`: not all rows are in memory."""
@@ -144,6 +158,8 @@ class PostgreSQLDatabase:
                 raise database_missing_error(f"Sink {self._sink}", "PostgreSQL", text) from error
             # Without a SQLSTATE the connection could not be made, or was cut.
             container = f"the schema {self._options.schema}"
+            if error.sqlstate == _BUSY:
+                raise table_busy_error(self._sink, "PostgreSQL", text) from error
             if error.sqlstate in _OBJECT_MISSING:
                 raise object_missing_error(self._sink, "PostgreSQL", text, container) from error
             # The driver itself refuses values that it cannot send, such as texts with NUL.

@@ -22,6 +22,17 @@ from tautochrone.sinks.postgresql.tables import MirroredTable, PostgreSQLTables
 
 __all__ = ["PostgresqlSink"]
 
+_COLUMNS_USED = (
+    psycopg.errors.DependentObjectsStillExist,
+    psycopg.errors.FeatureNotSupported,
+    # An index, a default or a CHECK that the column's other type does not have.
+    psycopg.errors.DatatypeMismatch,
+    psycopg.errors.InvalidTextRepresentation,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedObject,
+)
+"""How PostgreSQL says that something of somebody else uses a column."""
+
 
 class PostgresqlSink(RelationalSink[MirroredTable]):
     """See the module docstring, and that of `RelationalSink`."""
@@ -48,7 +59,8 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
         with self._schema_errors(table), self._database.transaction() as cursor:
             record = self._lock(cursor, fence).records.get(table)
             before = self._identity(cursor, table)
-            mirrored = self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
+            with self._database.altering(cursor):
+                mirrored = self._mirrored[table] = self._tables.ensure(cursor, table, schema, key)
             self._identities.record_altered(table, record, before, self._identity(cursor, table))
         return mirrored.rebuild
 
@@ -198,9 +210,9 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
 
     def _alter(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         try:
-            with cursor.connection.transaction():
-                self._tables.alter(cursor, mirrored)
-        except (psycopg.errors.DependentObjectsStillExist, psycopg.errors.FeatureNotSupported) as error:
+            with self._database.altering(cursor):
+                self._tables.alter(cursor, table, mirrored)
+        except _COLUMNS_USED as error:
             raise columns_used_error(self.name, table, str(mirrored.rebuild), error) from error
 
     def _stored_rows(self, mirrored: MirroredTable) -> Iterator[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import psycopg
 from psycopg import sql
 from pyspark.sql import types as spark
 
@@ -151,6 +152,7 @@ class PostgreSQLTables:
             reason = columns_changed(existing, schema)
             if reason is not None:
                 return replace(mirrored, older_schema=existing, rebuild=reason)
+            self._renew_key_index(cursor, table, mirrored)
         stored = () if existing is None else existing.names
         for field in schema.fields:
             if field.name not in stored:
@@ -171,21 +173,23 @@ class PostgreSQLTables:
         """For people: the name with its schema."""
         return f"{self._options.schema}.{self._plain_name(table)}"
 
-    def alter(self, cursor: Any, mirrored: MirroredTable) -> None:
+    def alter(self, cursor: Any, table: TableName, mirrored: MirroredTable) -> None:
         """Give an emptied table the columns that it shall have, in the transaction that fills it. The table
         keeps its rights, its indexes, and the views over its other columns."""
         older = {field.name: field.dataType for field in mirrored.older_schema.fields}
-        table = mirrored.name
+        name_sql = mirrored.name
+        had_index = bool(self._indexed_columns(cursor, table))
         for name in older.keys() - set(mirrored.columns):
-            cursor.execute(sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(table, sql.Identifier(name)))
+            cursor.execute(sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(name_sql, sql.Identifier(name)))
         for field in mirrored.schema.fields:
             if field.name not in older:
                 self._add_column(cursor, mirrored, field)
             elif older[field.name] != field.dataType:
                 column, kind = sql.Identifier(field.name), sql.SQL(_sql_type(field.dataType))
                 statement = sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING NULL::{}")
-                cursor.execute(statement.format(table, column, kind, kind))
+                cursor.execute(statement.format(name_sql, column, kind, kind))
                 self._comment_column(cursor, mirrored, field)
+        self._renew_key_index(cursor, table, mirrored, creates=had_index)
 
     def load(self, cursor: Any, table: TableName) -> MirroredTable | None:
         """A table that the sink has, or None."""
@@ -276,6 +280,37 @@ class PostgreSQLTables:
             listed = sql.SQL(", ").join(map(sql.Identifier, columns))
             named = sql.SQL("") if name is None else sql.Identifier(name)
             cursor.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(named, mirrored.name, listed))
+
+    def _renew_key_index(
+        self, cursor: Any, table: TableName, mirrored: MirroredTable, *, creates: bool = False
+    ) -> None:
+        """Give the index of the key the columns that the key has now.
+
+        Args:
+            creates: also where there is no index. A table without one may have had keys that no index takes.
+        """
+        indexed = self._indexed_columns(cursor, table)
+        if indexed == list(mirrored.rows.key) or not (indexed or creates):
+            return
+        self.drop_key_index(cursor, table)
+        try:
+            with cursor.connection.transaction():
+                self._create_index(cursor, mirrored, self._key_index(table), mirrored.rows.key)
+        except psycopg.errors.ProgramLimitExceeded:
+            # The index is for readers only.
+            return
+
+    def _indexed_columns(self, cursor: Any, table: TableName) -> list[str]:
+        """The columns of the index of the key; none if there is no index."""
+        cursor.execute(
+            "SELECT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "CROSS JOIN LATERAL unnest(i.indkey::int[]) WITH ORDINALITY AS k (number, n) "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number "
+            "WHERE n.nspname = %s AND c.relname = %s ORDER BY k.n",
+            (self._options.schema, self._key_index(table)),
+        )
+        return [str(name) for (name,) in cursor.fetchall()]
 
     def _key_index(self, table: TableName) -> str:
         name = self._plain_name(table)
