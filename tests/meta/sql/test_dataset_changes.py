@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, String, Text, select
+from sqlalchemy import Connection, String, Text, select, update
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, TableRole
@@ -129,6 +129,28 @@ def test_a_rename_leaves_no_row(store: MetaStore) -> None:
     assert store.reads.published_versions(1)[NEW] == Version("o1")
     assert [files.flow for files in store.datasets.skipped_files(NEW)] == ["new"]
     assert store.datasets.lineage(VIEW).inputs == {NEW}
+
+
+def test_nothing_replaces_a_decision(store: MetaStore) -> None:
+    fence = without_readers(store)
+    for decided, other in ((RENAME, DROP), (DROP, RENAME)):
+        store.datasets.decide_changes("job", fence, [decided])
+        with pytest.raises(MetaError, match="DATASET_CHANGE_UNFINISHED") as refused:
+            store.datasets.decide_changes("job", fence, [other])
+        assert refused.value.hint is not None
+        assert decided.command in refused.value.hint
+        assert store.datasets.pending_changes() == (decided,)
+        with store._database.write() as connection:
+            connection.execute(update(t.datasets).values(pending_change=None))
+
+
+def test_a_retired_dataset_keeps_the_id_of_its_table(store: MetaStore) -> None:
+    fence = store.jobs.take_over("job")
+    store.datasets.record_table_ids("job", fence, {OLD: "a", VIEW: "b"})
+    fence = without_readers(store)
+    store.datasets.record_table_ids("job", fence, {MORE: "c"})
+    assert store.datasets.table_id(OLD) == "a"
+    assert store.datasets.table_ids("job") == {MORE: "c"}
 
 
 def test_names_of_changes_are_not_registered_meanwhile(store: MetaStore) -> None:

@@ -29,7 +29,12 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
-from tautochrone.runtime.dataset_changes.parts import companion_datasets, folders_of, states_of
+from tautochrone.runtime.dataset_changes.parts import (
+    companion_datasets,
+    folders_of,
+    require_known_table,
+    states_of,
+)
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.reconcile_store import require_reconciled
 
@@ -101,20 +106,22 @@ def drop(job: Job, plan: DropPlan) -> None:
         tables = [stored.table for change in changes for stored in change.tables]
         with owned(job, name, tables, registers=is_fresh) as owner:
             owner.journal.record(Datasets.decide_changes, changes)
-            for change in changes:
-                _carry_out(job, owner, change)
+            kept_names = {change.dataset: _carry_out(job, owner, change) for change in changes}
             owner.journal.record(Datasets.complete_changes, [change.dataset for change in changes], {})
         for change in changes:
             job.emit(
                 events.DatasetDropped(
                     dataset=str(change.dataset),
-                    tables=len(change.tables) - change.keeps_table,
+                    tables=len(change.tables) - change.keeps_table - len(kept_names[change.dataset]),
                     keeps_table=change.keeps_table,
+                    kept_as=[str(name) for name in kept_names[change.dataset]],
                 )
             )
 
 
-def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
+def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> list[TableName]:
+    """Returns the tables that stay because somebody gave them another name meanwhile."""
+    kept_names: list[TableName] = []
     # A publication may name the files of the lake: it goes before them.
     drop_mirrors(job, change.dataset)
     for stored in change.tables:
@@ -122,16 +129,19 @@ def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
         owner.journal.require()
         if change.keeps_table and stored.table == change.dataset:
             if job.lake.exists(stored.table):
-                job.lake.release(stored.table, owner.journal.fence)
+                job.lake.release(stored, owner.journal.fence)
             continue
         job.lake.drop(stored)
-        job.lake.delete_files(stored)
+        kept = job.lake.delete_files(stored)
+        if kept is not None:
+            kept_names.append(kept)
     folders = folders_of(job, change.dataset)
     if folders:
         owner.journal.require()
         job.effects.perform(
             Step.INGEST_CLEAN, str(change.dataset), partial(_delete, Files(job.base), folders)
         )
+    return kept_names
 
 
 def _delete(files: Files, folders: Sequence[str]) -> None:
@@ -187,7 +197,8 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
     metadata = _commit_metadata(job, dataset)
     owner = job.store.datasets.job_of(dataset)
     pipelines = {status.name: status.pipeline for status in job.store.jobs.states()}
-    pipeline = pipelines.get(owner or "") or (None if metadata is None else metadata.pipeline)
+    # Whoever wrote the table that has the name now decides, whatever this store knows of the name.
+    pipeline = pipelines.get(owner or "") if metadata is None else metadata.pipeline
     if pipeline != job.spec.name:
         raise LakeError(
             "TABLE_OF_ANOTHER_PIPELINE",
@@ -197,6 +208,8 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
             else f"DROP TABLE {dataset} drops it",
             sqlstate="42P07",
         )
+    if metadata is not None:
+        require_known_table(job, dataset)
     return DatasetChange(
         dataset=dataset,
         job=owner or job.name,
@@ -236,7 +249,10 @@ def _tables(job: Job, dataset: TableName, metadata: CommitMetadata | None) -> It
     if metadata is not None:
         yield job.lake.stored_table(dataset)
     for state in states_of(job.lake, dataset):
-        yield job.lake.stored_table(state)
+        written = _commit_metadata(job, state)
+        # A state may be of a table of that name which another pipeline had.
+        if written is None or written.pipeline == job.spec.name:
+            yield job.lake.stored_table(state)
 
 
 def _parts(job: Job, change: DatasetChange) -> Iterator[events.DropPart]:

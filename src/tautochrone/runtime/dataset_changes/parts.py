@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from tautochrone.errors import LakeError
 from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.names import TableName
@@ -12,7 +13,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
 from tautochrone.runtime.streams.streams import folders_of_streams
 
-__all__ = ["companion_datasets", "folders_of", "states_of"]
+__all__ = ["companion_datasets", "folders_of", "require_known_table", "states_of"]
 
 _COMPANION = re.compile(r"(__(events|snapshots|quarantine))+")
 
@@ -52,3 +53,15 @@ def folders_of(job: Job, dataset: TableName) -> list[str]:
     return [
         folder for folder in folders_of_streams(job.settings.storage_root, dataset) if files.exists(folder)
     ]
+
+
+def require_known_table(job: Job, dataset: TableName) -> None:
+    """Refuse a table that came after the dataset's own one and has its name."""
+    known = job.store.datasets.table_id(dataset)
+    if known is not None and known != job.lake.stored_table(dataset).identity:
+        raise LakeError(
+            "TABLE_OF_ANOTHER_PIPELINE",
+            f"{dataset} is not the table that the store knows by this name",
+            hint=f"the project that wrote it drops or renames it, and DROP TABLE {dataset} where none did",
+            sqlstate="42P07",
+        )
