@@ -92,5 +92,5 @@ def test_versions_of_states_are_retained_under_their_current_names() -> None:
         for number, each in enumerate(table.snapshots, start=1)
     ]
     metadata = {"snapshots": snapshots, "properties": {"tautochrone.note": encode(table.newest)}}
-    found = companions_at(metadata, [Version("1"), Version("2")])
-    assert found == {TableName.parse(A): {"1", "2"}}
+    retained = companions_at(metadata, [Version("1"), Version("2")])
+    assert retained == {TableName.parse(A): {"1", "2"}}
