@@ -16,14 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 
 from tautochrone.errors import DefinitionError, LakeError, MetaError
-from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
-from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
@@ -31,8 +28,10 @@ from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
 from tautochrone.runtime.dataset_changes.parts import (
     companion_datasets,
+    delete_folders,
     folders_of,
     require_known_table,
+    require_unread,
     states_of,
 )
 from tautochrone.runtime.job.job import Job
@@ -76,7 +75,7 @@ def survey(job: Job, names: Sequence[str], *, keeps_table: bool = False) -> Drop
     )
     fresh = [dataset for dataset in datasets if dataset not in pending]
     for dataset in fresh:
-        _require_unread(job, dataset)
+        require_unread(job, dataset, hint="take it out of what reads it, then drop it")
     job.store.datasets.require_unused(fresh, except_job=job.name)
     changes = tuple(
         pending.get(dataset) or _change(job, dataset, keeps_table=keeps_table) for dataset in datasets
@@ -138,15 +137,8 @@ def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> list[TableNa
     folders = folders_of(job, change.dataset)
     if folders:
         owner.journal.require()
-        job.effects.perform(
-            Step.INGEST_CLEAN, str(change.dataset), partial(_delete, Files(job.base), folders)
-        )
+        delete_folders(job, change.dataset, folders)
     return kept_names
-
-
-def _delete(files: Files, folders: Sequence[str]) -> None:
-    for folder in folders:
-        files.delete(folder)
 
 
 # -- survey ---------------------------------------------------------------------------------------
@@ -216,27 +208,6 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
         keeps_table=keeps_table and metadata is not None,
         tables=tuple(_tables(job, dataset, metadata)),
     )
-
-
-def _require_unread(job: Job, dataset: TableName) -> None:
-    """Refuse a table that this project reads, whatever the store knows of it."""
-    locations_by_name = {name: str(each.location) for name, each in job.definitions.datasets.items()}
-    locations_by_name |= {name: str(each.location) for name, each in job.definitions.sinks.items()}
-    readers = [name for name in locations_by_name if dataset in job.graph.inputs(name).tables]
-    locations = [locations_by_name[name] for name in readers]
-    locations += [str(i.query.flow.location) for i in job.graph.invariants if dataset in i.tables]
-    texts = [
-        *map(str, readers),
-        *(f"invariant {i.name}" for i in job.graph.invariants if dataset in i.tables),
-    ]
-    if texts:
-        raise DefinitionError(
-            "DATASET_STILL_READ",
-            f"{dataset} is read by {', '.join(texts)}",
-            hint="take it out of what reads it, then drop it",
-            location=locations[0],
-            sqlstate="2BP01",
-        )
 
 
 def _commit_metadata(job: Job, dataset: TableName) -> CommitMetadata | None:
