@@ -218,9 +218,9 @@ def test_tables_that_left_the_project(
 ) -> None:
     with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
         store.jobs.start_run("shop", "shop", [])
-    monkeypatch.setattr("tautochrone.cli.status._is_there", lambda _, name: name == VIEW)
+    monkeypatch.setattr("tautochrone.cli.status._is_left", lambda _, name, __: name == VIEW)
     assert "lake.default.totals left the project; its table stays" in run("status")
     lines = [json.loads(line) for line in run("status", "--json").splitlines()]
     assert {"dataset": str(VIEW), "state": "retired"} in lines
-    monkeypatch.setattr("tautochrone.cli.status._is_there", lambda *_: False)
+    monkeypatch.setattr("tautochrone.cli.status._is_left", lambda *_: False)
     assert "left the project" not in run("status")

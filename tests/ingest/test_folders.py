@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tautochrone.ingest.checkpoint_folder import CheckpointFolder, FlowCheckpointFolders, FolderName
+from tautochrone.ingest.checkpoint_folder import CheckpointFolder, Files, FlowCheckpointFolders, FolderName
 from tautochrone.ingest.folder_decision import FolderAction, FolderTakeover, compare_folder, take_over_folder
 from tautochrone.model.source_position import SparkPosition
 
@@ -381,3 +382,45 @@ def test_the_files_of_a_batch_are_all_known_or_refused(files: Memory) -> None:
     assert own.planned_files(0, 0, 1) == {"0", "1"}
     with pytest.raises(FileNotFoundError, match="sources/0/2"):
         own.planned_files(0, 0, 2)
+
+
+class Dying(Memory):
+    """Dies before the nth write or delete."""
+
+    left = 0
+
+    def write(self, path: str, text: str) -> None:
+        self._step()
+        super().write(path, text)
+
+    def delete(self, path: str) -> None:
+        # An object store deletes file by file.
+        for name in self._below(path):
+            self._step()
+            super().delete(name)
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_a_move_that_dies_is_repeated(renames: bool) -> None:
+    move: Any = Files.move
+    whole = {"offsets/0", "offsets/1", "metadata"}
+    for dies_at in range(1, 9):
+        files = Dying(renames=renames)
+        for name in sorted(whole):
+            files.write(f"old/{name}", name)
+        files.left = dies_at
+        with contextlib.suppress(InterruptedError):
+            move(files, "old", "new")
+        files.left = 0
+        move(files, "old", "new")
+        assert not files.exists("old")
+        assert {name: files.read(f"new/{name}") for name in whole} == {name: name for name in whole}
+        # An older owner that wakes up makes the folder again: what was moved stays as it is.
+        files.write("old/metadata", "late")
+        move(files, "old", "new")
+        assert files.read("new/metadata") == "metadata"

@@ -64,6 +64,7 @@ def status(arguments: argparse.Namespace) -> int:
             return 0
         sink_lines = [] if arguments.name else _sink_lines(store)
         retired = () if arguments.name else store.datasets.retired()
+        table_ids = {name: store.datasets.table_id(name) for name in retired}
         pending = () if arguments.name else store.datasets.pending_changes()
     lines = [_dataset_line(entry, bad_records) for entry in statuses]
     quarantines = ("quarantined",) if bad_records else ()
@@ -84,7 +85,7 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
-    left = [name for name in retired if _is_there(settings.catalog, name)]
+    left = [name for name, identity in table_ids.items() if _is_left(settings.catalog, name, identity)]
     _show_retired(left, pending, as_json=arguments.json)
     _show_sinks(sink_lines, as_json=arguments.json)
     _defects(settings.storage, as_json=arguments.json)
@@ -311,15 +312,16 @@ def _quarantined_rows(
     return {name: _rows_at(settings, table, versions[table]) for name, table in quarantines.items()}
 
 
-def _is_there(settings: CatalogSettings, table: TableName) -> bool:
-    """Whether the table exists, as far as Python can tell."""
+def _is_left(settings: CatalogSettings, table: TableName, identity: str | None) -> bool:
+    """Whether the table of a retired dataset exists, as far as Python can tell. A later one of its name has
+    another identity."""
     try:
-        metadata_source(settings).load(table)
+        _, metadata = metadata_source(settings).load(table)
     except TableMissingError:
         return False
     except EnvironmentProblemError:
         return True
-    return True
+    return identity is None or metadata.get("table-uuid") in (None, identity)
 
 
 def _show_retired(tables: Sequence[TableName], pending: Sequence[DatasetChange], *, as_json: bool) -> None:

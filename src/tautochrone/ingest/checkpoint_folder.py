@@ -41,6 +41,9 @@ _RENAMES_WHOLE = frozenset({"file", "hdfs", "viewfs"})
 _STORES_WHOLE = joined_texts(("s3a", "gs"))
 """Schemes of object stores that show a file when all of it is stored, over an older one at once."""
 
+_WHOLE = ".whole"
+"""A hidden file in a folder that is a copy: none of its files is missing."""
+
 
 class Files:
     """Reads and writes whole UTF-8 files. Paths are absolute, with or without a scheme."""
@@ -103,6 +106,24 @@ class Files:
             if system.exists(source):
                 raise
         raise FileNotFoundError(path)
+
+    def move(self, path: str, to: str) -> None:
+        """Give a folder another name, in a way that may die at any point. Repeatable: what is moved already
+        is left alone, even where somebody made the folder `path` again.
+
+        Where folders are not renamed at once, all files are copied, and a marker says that none is missing.
+        """
+        if not self.exists(path):
+            return
+        if self.renames_whole(path):
+            if not self.exists(to):
+                self.rename(path, to)
+            return
+        if not self.exists(f"{to}/{_WHOLE}"):
+            self.delete(to)
+            self.copy(path, to, self.stamps(path))
+            self.write(f"{to}/{_WHOLE}", "")
+        self.delete(path)
 
     def copy(self, path: str, to: str, names: Iterable[str]) -> None:
         """Copy files, by their names relative to the folder `path`, to the same names in the folder `to`."""

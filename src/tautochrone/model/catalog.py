@@ -153,11 +153,17 @@ class LakeCatalog(Protocol):
     def drop(self, stored: StoredTable) -> None:
         """Take the table out of the catalog; another one of its name, and its files, stay. Repeatable."""
 
-    def delete_files(self, stored: StoredTable) -> None:
-        """Delete the files of a table that has left the catalog. Repeatable."""
+    def delete_files(self, stored: StoredTable) -> TableName | None:
+        """Delete the files of a table that has left the catalog. Repeatable.
 
-    def release(self, name: TableName, fence: Fence) -> None:
-        """Make the table one of nobody: it keeps rows and versions and loses the commit metadata. Repeatable.
+        Returns:
+            The name by which the catalog has this very table all the same, because somebody gave it another
+            one: nothing was deleted.
+        """
+
+    def release(self, stored: StoredTable, fence: Fence) -> None:
+        """Make the table one of nobody: it keeps rows and versions and loses the commit metadata. Another
+        one of its name stays as it is. Repeatable.
 
         Raises:
             FencedError: a newer owner is seen.

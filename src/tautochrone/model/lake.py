@@ -132,7 +132,8 @@ class CommitMetadata:
     whole history of the table, and how many runs were added since they were last folded into one.
     `shortened` are the relations of which rows of a log table were dropped.
     `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
-    `former_names` has by the names that tables and flows had in older commits those that they have now.
+    `renames` has the renames before this commit in order, each with the new names of tables and flows by the
+    old ones: what an older commit names is called after those that it does not know.
     """
 
     pipeline: str
@@ -151,7 +152,7 @@ class CommitMetadata:
     runs: int | None = None
     shortened: tuple[str, ...] = ()
     revoked: tuple[tuple[int, int], ...] = ()
-    former_names: Mapping[str, str] = field(default_factory=dict)
+    renames: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

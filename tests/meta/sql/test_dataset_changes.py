@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, String, Text, select
+from sqlalchemy import Connection, String, Text, insert, select, update
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, MetaStore, TableRole
@@ -131,6 +131,28 @@ def test_a_rename_leaves_no_row(store: MetaStore) -> None:
     assert store.datasets.lineage(VIEW).inputs == {NEW}
 
 
+def test_nothing_replaces_a_decision(store: MetaStore) -> None:
+    fence = without_readers(store)
+    for decided, other in ((RENAME, DROP), (DROP, RENAME)):
+        store.datasets.decide_changes("job", fence, [decided])
+        with pytest.raises(MetaError, match="DATASET_CHANGE_UNFINISHED") as refused:
+            store.datasets.decide_changes("job", fence, [other])
+        assert refused.value.hint is not None
+        assert decided.command in refused.value.hint
+        assert store.datasets.pending_changes() == (decided,)
+        with store._database.write() as connection:
+            connection.execute(update(t.datasets).values(pending_change=None))
+
+
+def test_a_retired_dataset_keeps_the_id_of_its_table(store: MetaStore) -> None:
+    fence = store.jobs.take_over("job")
+    store.datasets.record_table_ids("job", fence, {OLD: "a", VIEW: "b"})
+    fence = without_readers(store)
+    store.datasets.record_table_ids("job", fence, {MORE: "c"})
+    assert store.datasets.table_id(OLD) == "a"
+    assert store.datasets.table_ids("job") == {MORE: "c"}
+
+
 def test_names_of_changes_are_not_registered_meanwhile(store: MetaStore) -> None:
     fence = without_readers(store)
     store.datasets.decide_changes("job", fence, [DROP])
@@ -143,6 +165,43 @@ def test_names_of_changes_are_not_registered_meanwhile(store: MetaStore) -> None
     for entries in ([ENTRY], [DatasetEntry(NEW, "streaming table", "a")], []):
         with pytest.raises(MetaError, match=r"DATASET_CHANGE_UNFINISHED.*renamed"):
             store.jobs.start_run("shop", "job", entries)
+
+
+def test_who_reads_what_is_renamed_waits(store: MetaStore) -> None:
+    reads = {
+        name: DatasetEntry(MORE, "materialized view", "c", frozenset({name})) for name in (OLD, NEW, VIEW)
+    }
+    store.registrations.register("etl", MORE, TableRole.SINK)
+    store.registrations.register("etl", OLD, TableRole.SOURCE)
+    fence = store.jobs.take_over("job")
+    store.datasets.decide_changes("job", fence, [RENAME])
+    for name in (OLD, NEW):
+        with pytest.raises(MetaError, match=r"DATASET_CHANGE_UNFINISHED.*renamed"):
+            store.jobs.start_run("side", "side", [reads[name]])
+    with pytest.raises(MetaError, match=r"DATASET_CHANGE_UNFINISHED.*renamed"):
+        store.registrations.start("etl")
+    store.datasets.complete_changes("job", fence, [OLD], {})
+    store.registrations.start("etl")
+
+
+def test_what_was_recorded_of_the_new_name_meanwhile_gives_way(store: MetaStore) -> None:
+    store.jobs.start_run("side", "side", [DatasetEntry(MORE, "materialized view", "c", frozenset({OLD}))])
+    side = store.jobs.take_over("side")
+    fence = store.jobs.take_over("job")
+    store.datasets.decide_changes("job", fence, [RENAME])
+    for name in (OLD, NEW):
+        store.registrations.register("etl", name, TableRole.SOURCE)
+    with store._database.write() as connection:
+        connection.execute(insert(t.dataset_inputs).values(dataset=str(MORE), input=str(NEW)))
+    store.roots.observe_external_table("side", side, NEW, None, Version("o2"))
+    store.checkpoints.open("side", side, NewCheckpoint({NEW: Version("o2")}, 3))
+    store.datasets.complete_changes("job", fence, [OLD], {})
+    assert naming(store, OLD) == []
+    assert NEW not in store.roots.external_versions()
+    assert store.datasets.lineage(MORE).inputs == {NEW}
+    with store._database.read() as connection:
+        versions = connection.execute(select(t.versions).where(t.versions.c.table_name == str(NEW))).all()
+    assert [row.job for row in versions if row.to_checkpoint is None] == ["job"]
 
 
 def read_by_another_job(store: MetaStore) -> None:

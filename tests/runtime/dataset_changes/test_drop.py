@@ -10,7 +10,10 @@ from tests.crash.faults import Strike
 from tests.runtime.commands import taut_in_process
 
 from tautochrone.app.health import _check_store
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, encode
 from tautochrone.model.effects import Step
+from tautochrone.model.lake import CommitMetadata
+from tautochrone.model.names import Fence
 from tautochrone.runtime.dataset_changes.drop import drop, survey
 from tautochrone.runtime.job.job import Job
 
@@ -25,6 +28,10 @@ def taut(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def drop_both(job: Job) -> None:
     drop(job, survey(job, ["totals", "events"]))
+
+
+def drop_events(job: Job) -> None:
+    drop(job, survey(job, ["events"]))
 
 
 def test_nothing_is_left(world: World) -> None:
@@ -130,6 +137,36 @@ def test_what_somebody_needs_stays(world: World) -> None:
         job.store.pins.release(pin)
     assert "DROP_NOT_ACCEPTED" in taut(world, "drop", "events", "totals").stderr
     assert world.pipeline.pointers() == before
+
+
+def test_a_later_table_of_the_name_stays(world: World) -> None:
+    """The old one was dropped by hand, and somebody else gave its name to another table."""
+    world.define("events")
+    world.run()
+    world.define()
+    world.run()
+    sql = world.pipeline.session.sql
+    for pipeline, options in (("theirs", ()), (world.pipeline.settings.job, ("--keep-table",))):
+        sql("DROP TABLE lake.default.events")
+        metadata = CommitMetadata(pipeline=pipeline, job=pipeline, fence=Fence(1), store="theirs")
+        properties = f"TBLPROPERTIES ('{COMMIT_METADATA_KEY}' = '{encode(metadata)}')"
+        sql(f"CREATE TABLE lake.default.events USING iceberg {properties} AS SELECT 1 AS id")
+        assert "TABLE_OF_ANOTHER_PIPELINE" in taut(world, "drop", "events", "--yes", *options).stderr
+        assert sql("SELECT count(*) FROM lake.default.events").collect() == [(1,)]
+    assert "left the project" not in taut(world, "status").stdout
+
+
+def test_a_table_that_got_another_name_keeps_its_files(world: World) -> None:
+    world.define("events")
+    world.run()
+    world.define()
+    world.attempt(drop_events, Strike(Step.META_CHANGE, "after", "crash"))
+    sql = world.pipeline.session.sql
+    sql("ALTER TABLE lake.default.events RENAME TO default.kept")
+    dropped = taut(world, "drop", "events", "--yes")
+    assert dropped.returncode == 0, dropped.stderr
+    assert "lake.default.kept" in dropped.stdout + dropped.stderr
+    assert sql("SELECT count(*) FROM lake.default.kept").collect() == [(world.rows,)]
 
 
 def test_a_running_job_is_left_alone(world: World) -> None:

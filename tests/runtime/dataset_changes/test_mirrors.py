@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_mirrors_go_on_under_the_new_name(world: World) -> None:
     define(world, "totals")
     world.run()
     define(world, "sums")
+    # A folder that somebody put there, or a former table of the name left, is found before anything is done.
+    taken = Path(world.folder / "storage/publications/delta/default/sums")
+    (taken / "_delta_log").mkdir(parents=True)
+    (taken / "_delta_log" / "0.json").touch()
+    refused = taut(world, "rename", "totals", "sums")
+    assert "RENAME_TARGET_EXISTS" in refused.stderr
+    assert not world.pipeline.job.store.datasets.pending_changes()
+    shutil.rmtree(taken)
     done = taut(world, "rename", "totals", "sums")
     assert done.returncode == 0, done.stderr
     assert sorted(mirrored(world)) == ["other", "sums"]

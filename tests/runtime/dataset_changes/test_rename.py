@@ -118,6 +118,25 @@ def test_a_rename_that_dies_is_completed(world: World, strikes: list[Strike]) ->
     assert world.left_of("events", files_stay=True) == []
 
 
+def test_a_prepared_batch_is_committed_before(world: World) -> None:
+    """It names the flow as it was called: settled later, the new flow would read the same files again."""
+    world.define("events", "totals<-events")
+    world.run()
+    world.add()
+    world.attempt(
+        lambda job: world.pipeline.execute(job),
+        Strike(Step.LAKE_COMMIT, "before", "crash", on="events"),
+    )
+    world.define("orders", "totals<-orders")
+    # A former table of the name was dropped by hand, and left folders of its streams.
+    left = world.folder / "storage/_positions/lake/default/orders/events/0"
+    left.mkdir(parents=True)
+    done = taut(world, "rename", "events", "orders")
+    assert done.returncode == 0, done.stderr
+    assert not left.exists()
+    check_goes_on(world, "orders", "totals", world.run())
+
+
 def test_a_rename_is_refused(world: World) -> None:
     world.define("events", "totals<-events")
     world.run()
@@ -129,6 +148,10 @@ def test_a_rename_is_refused(world: World) -> None:
     }
     for names, error_class in refused.items():
         assert error_class in taut(world, "rename", *names).stderr
+    world.define("orders", "totals<-events")
+    read = taut(world, "rename", "events", "orders")
+    assert "DATASET_STILL_READ" in read.stderr
+    assert "let it read lake.default.orders" in read.stderr
     world.define("orders")
     world.run()
     built_anew = taut(world, "rename", "events", "orders")

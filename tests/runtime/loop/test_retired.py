@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.harness import Pipeline
 
-from tautochrone.cli.status import _is_there
+from tautochrone.cli.status import _is_left
 from tautochrone.model.names import TableName
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ def test_a_view_leaves_and_comes_back(pipeline: Pipeline) -> None:
     (event,) = pipeline.run().of("datasets_retired")
     assert event["datasets"] == [str(OLD)]
     assert pipeline.job.store.datasets.retired() == (OLD,)
-    assert _is_there(pipeline.settings.catalog, OLD)
+    assert _is_left(pipeline.settings.catalog, OLD, None)
     assert not pipeline.run().of("datasets_retired")
     pipeline.write("definitions/old.sql", "CREATE MATERIALIZED VIEW old AS SELECT 2 AS number")
     pipeline.reload()
@@ -32,4 +32,9 @@ def test_a_view_leaves_and_comes_back(pipeline: Pipeline) -> None:
     pipeline.reload()
     pipeline.run()
     pipeline.session.sql("DROP TABLE lake.default.old")
-    assert not _is_there(pipeline.settings.catalog, OLD)
+    assert not _is_left(pipeline.settings.catalog, OLD, None)
+    # A later table of the name is not the one that the project had.
+    pipeline.session.sql("CREATE TABLE lake.default.old (number INT) USING iceberg")
+    identity = pipeline.job.store.datasets.table_id(OLD)
+    assert identity is not None
+    assert not _is_left(pipeline.settings.catalog, OLD, identity)

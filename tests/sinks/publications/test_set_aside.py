@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
+from tests.crash.faults import Crash
 from tests.sinks.publications.test_commits import OTHERS
 from tests.sinks.publications.toy_lake import LINES, ORDERS, ToyLake
 
@@ -17,6 +19,7 @@ from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.names import Fence
 from tautochrone.model.reason import ReasonCode
 from tautochrone.sinks.common.publication import listed_versions
+from tautochrone.sinks.common.publication_state import StateFolder
 
 LOGS = {"delta": "_delta_log/0*.json", "hudi": ".hoodie/*.commit", "paimon": "snapshot/snapshot-*"}
 NEXT = {
@@ -94,3 +97,27 @@ def test_a_decided_checkpoint_is_no_damage_and_survives_it(lake: ToyLake) -> Non
     again.set_aside(LINES, Fence(lake.fence))
     lake.deliver()
     assert (lake.shown(LINES), lake.shown(ORDERS)) == (lake.rows(LINES, 3), lake.rows(ORDERS, 3))
+
+
+def dies(*_: object, **__: object) -> None:
+    raise Crash
+
+
+def test_a_rename_that_dies_is_completed(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder has its new name, and the state not yet."""
+    moved = replace(LINES, table="moved")
+    sink = lake.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(StateFolder, "change", dies)
+        with pytest.raises(Crash):
+            sink.rename_mirror(LINES, moved)
+    assert not lake.table_folder(LINES).exists()
+    sink = lake.open()
+    assert sink.mirror_of(LINES) is not None
+    for _ in range(2):
+        sink.rename_mirror(LINES, moved)
+    assert sink.mirror_of(LINES) is None
+    assert lake.shown(moved) == lake.rows(LINES, 2)
+    shown = lake.open().published()
+    assert shown is not None
+    assert shown.versions.keys() == {ORDERS, moved}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from tautochrone.model.former_names import with_renames
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.source_position import (
@@ -64,7 +65,7 @@ def decode(text: str | None) -> CommitMetadata | None:
         runs=data.get("runs"),
         shortened=tuple(data.get("shortened", ())),
         revoked=tuple((int(start), int(end)) for start, end in data.get("revoked", ())),
-        former_names=_strings(data.get("former_names")),
+        renames=tuple(map(_strings, data.get("renames", ()))),
     )
 
 
@@ -79,9 +80,8 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
     # Revoked checkpoints stay revoked, run numbers of a state are never reused, and older commits have the
     # names of then, even after a reset.
     revoked = tuple(sorted({*old.revoked, *new.revoked}))
-    former_names = {**old.former_names, **new.former_names}
     run = old.run if new.run is None else new.run
-    new = replace(new, revoked=revoked, run=run, former_names=former_names)
+    new = replace(with_renames(old, new), revoked=revoked, run=run)
     if new.reset:
         return replace(new, reset=False)
     merged = replace(
@@ -105,7 +105,9 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
 
 def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
     """The commit metadata for a snapshot, with the positions of all flows and what was dropped of a log, so
-    that the table can be rolled back to this snapshot after older ones are expired."""
+    that the table can be rolled back to this snapshot after older ones are expired; and with the renames
+    until then."""
+    new = with_renames(old, new)
     if old is None or new.reset:
         return new
     return replace(

@@ -112,11 +112,11 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
     chain = history(loaded.metadata, version)
     merged: CommitMetadata | None = None
     newest = loaded.commit_metadata
-    former_names = {} if newest is None else newest.former_names
+    renames = () if newest is None else newest.renames
     for snapshot in reversed(chain):
         commit_metadata = decode(snapshot.summary.get(COMMIT_METADATA_KEY))
         if commit_metadata is not None:
-            merged = carry_forward(merged, with_current_names(commit_metadata, former_names))
+            merged = carry_forward(merged, with_current_names(commit_metadata, renames))
     unknown = set(newest.positions) - set(merged.positions) if newest and merged else set()
     if unknown and chain[-1].parent is not None:
         raise HistoryLostError(
@@ -125,7 +125,7 @@ def merged_commit_metadata_at(name: TableName, loaded: Loaded, version: Version)
             "are expired",
             hint="choose a later checkpoint, or clear the table with --full",
         )
-    return None if merged is None else replace(merged, former_names=former_names)
+    return None if merged is None else replace(merged, renames=renames)
 
 
 def companions_at(
@@ -139,7 +139,7 @@ def companions_at(
     snapshots = {str(snapshot["snapshot-id"]): snapshot for snapshot in metadata.get("snapshots") or ()}
     companions: dict[TableName, set[Version]] = {}
     newest = decode((metadata.get("properties") or {}).get(COMMIT_METADATA_KEY))
-    former_names = {} if newest is None else newest.former_names
+    renames = () if newest is None else newest.renames
     for version in versions:
         current = snapshots.get(version)
         commit_metadata = None
@@ -147,9 +147,9 @@ def companions_at(
         while current is not None and (commit_metadata is None or commit_metadata.mode is None):
             commit_metadata = decode(current.get("summary", {}).get(COMMIT_METADATA_KEY))
             current = snapshots.get(str(current.get("parent-snapshot-id")))
-        for name, companion in (commit_metadata.companions if commit_metadata else {}).items():
-            current_name = TableName.parse(former_names.get(name, name))
-            companions.setdefault(current_name, set()).add(Version(companion))
+        if commit_metadata is not None:
+            for name, companion in with_current_names(commit_metadata, renames).companions.items():
+                companions.setdefault(TableName.parse(name), set()).add(Version(companion))
     return {name: frozenset(versions_of_companion) for name, versions_of_companion in companions.items()}
 
 
@@ -176,6 +176,7 @@ def reverted_metadata(
         positions=commit_metadata.positions,
         shortened=commit_metadata.shortened,
         revoked=commit_metadata.revoked,
+        renames=commit_metadata.renames,
     )
     transaction.newAppend().set(COMMIT_METADATA_KEY, encode(snapshot_metadata)).commit()
     metadata = transaction.currentMetadata()

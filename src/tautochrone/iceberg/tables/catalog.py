@@ -160,11 +160,11 @@ class IcebergLake:
     def drop(self, stored: StoredTable) -> None:
         removal.drop(self._iceberg, self._effects, stored)
 
-    def delete_files(self, stored: StoredTable) -> None:
-        removal.delete_files(self._iceberg, self._effects, stored, self.folders())
+    def delete_files(self, stored: StoredTable) -> TableName | None:
+        return removal.delete_files(self._iceberg, self._effects, stored, self.folders())
 
-    def release(self, name: TableName, fence: Fence) -> None:
-        removal.release(self._iceberg, self._effects, name, fence)
+    def release(self, stored: StoredTable, fence: Fence) -> None:
+        removal.release(self._iceberg, self._effects, stored, fence)
 
     def require_renaming(self) -> None:
         removal.require_renaming(self._iceberg)

@@ -76,56 +76,67 @@ def drop(iceberg: Iceberg, effects: Effects, stored: StoredTable) -> None:
 
 def delete_files(
     iceberg: Iceberg, effects: Effects, stored: StoredTable, folders: Mapping[TableName, str]
-) -> None:
+) -> TableName | None:
     """Delete the files of a table that has left the catalog. Repeatable.
 
     Args:
         folders: of all tables of the catalog. What lies in a folder that another table shares is deleted only
             if the dropped table names it.
+
+    Returns:
+        The name that somebody gave the table instead: it is read there, and nothing was deleted.
     """
     own = f"{path_of(stored.folder)}/"
-    others = [f"{path_of(folder.rstrip('/'))}/" for folder in folders.values()]
-    is_shared = any(other.startswith(own) or own.startswith(other) for other in others)
+    others = {name: f"{path_of(folder.rstrip('/'))}/" for name, folder in folders.items()}
+    sharing = [name for name, other in others.items() if other.startswith(own) or own.startswith(other)]
 
-    def delete() -> None:
-        try:
-            io = _io_of(iceberg, stored.table)
-            if io.newInputFile(stored.metadata).exists():
-                metadata = iceberg.api.TableMetadataParser.read(io, stored.metadata)
-                iceberg.api.CatalogUtil.dropTableData(io, metadata)
-            lister = lister_of(iceberg, io, stored.folder)
-            if not is_shared and _is(iceberg.api.io.SupportsPrefixOperations, lister):
-                for part in _PARTS:
-                    lister.deletePrefix(f"{stored.folder}/{part}/")
-        except Py4JError as error:
-            raise translate(error, stored.table) from error
-        folder = local_folder(stored.folder)
-        for empty in () if folder is None or is_shared else (*(folder / part for part in _PARTS), folder):
-            # What somebody else put there stays.
-            with suppress(OSError):
-                empty.rmdir()
+    def delete() -> TableName | None:
+        kept = next((name for name in sharing if _identity(iceberg, name) == stored.identity), None)
+        if kept is None:
+            _delete_files(iceberg, stored, is_shared=bool(sharing))
+        return kept
 
-    effects.perform(Step.LAKE_DELETE, str(stored.table), delete)
+    return effects.perform(Step.LAKE_DELETE, str(stored.table), delete)
 
 
-def release(iceberg: Iceberg, effects: Effects, name: TableName, fence: Fence) -> None:
-    """Make the table one of nobody: it keeps rows and versions and loses the commit metadata. Repeatable.
+def _delete_files(iceberg: Iceberg, stored: StoredTable, *, is_shared: bool) -> None:
+    try:
+        io = _io_of(iceberg, stored.table)
+        if io.newInputFile(stored.metadata).exists():
+            metadata = iceberg.api.TableMetadataParser.read(io, stored.metadata)
+            iceberg.api.CatalogUtil.dropTableData(io, metadata)
+        lister = lister_of(iceberg, io, stored.folder)
+        if not is_shared and _is(iceberg.api.io.SupportsPrefixOperations, lister):
+            for part in _PARTS:
+                lister.deletePrefix(f"{stored.folder}/{part}/")
+    except Py4JError as error:
+        raise translate(error, stored.table) from error
+    folder = local_folder(stored.folder)
+    for empty in () if folder is None or is_shared else (*(folder / part for part in _PARTS), folder):
+        # What somebody else put there stays.
+        with suppress(OSError):
+            empty.rmdir()
+
+
+def release(iceberg: Iceberg, effects: Effects, stored: StoredTable, fence: Fence) -> None:
+    """Make the table one of nobody: it keeps rows and versions and loses the commit metadata. Another table
+    that has its name by now stays as it is. Repeatable.
 
     Raises:
         FencedError: a newer owner is seen.
     """
 
     def build(loaded: Loaded) -> Any:
-        check_fence(name, loaded, fence)
+        check_fence(stored.table, loaded, fence)
         keys = iceberg.jvm.java.util.HashSet()
         for key in (COMMIT_METADATA_KEY, SEAL_KEY):
             keys.add(key)
         return iceberg.api.TableMetadata.buildFrom(loaded.metadata).removeProperties(keys).build()
 
     def done(loaded: Loaded) -> bool:
-        return loaded.commit_metadata is None
+        return loaded.commit_metadata is None or str(loaded.metadata.uuid()) != stored.identity
 
-    compare_and_set(iceberg, name, effects, Step.LAKE_RELEASE, build=build, done=done, ask_first=True)
+    compare_and_set(iceberg, stored.table, effects, Step.LAKE_RELEASE, build=build, done=done, ask_first=True)
 
 
 def require_renaming(iceberg: Iceberg) -> None:

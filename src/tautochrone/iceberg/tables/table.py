@@ -51,6 +51,7 @@ from tautochrone.iceberg.tables.deletes import write_removal
 from tautochrone.iceberg.tables.shadow_table import follow
 from tautochrone.model.effects import Step
 from tautochrone.model.foreign import Followed, ForeignTable
+from tautochrone.model.former_names import with_current_names, with_renames
 from tautochrone.model.lake import (
     NO_VERSION,
     CommitMetadata,
@@ -165,9 +166,10 @@ class IcebergTable(IcebergMaintenance):
                 )
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(prepared.version)).build()
             builder = self._builder(loaded).setRef(MAIN, ref).removeRef(prepared.branch)
-            commit_metadata = replace(
-                carry_forward(loaded.commit_metadata, prepared.commit_metadata), fence=fence
-            )
+            newest, batch = loaded.commit_metadata, prepared.commit_metadata
+            if newest is not None:
+                batch = with_current_names(batch, newest.renames)
+            commit_metadata = replace(carry_forward(newest, batch), fence=fence)
             return self._with_commit_metadata(builder, commit_metadata).build()
 
         self._set(Step.LAKE_COMMIT, build, on_main, ask_first=True)
@@ -301,7 +303,8 @@ class IcebergTable(IcebergMaintenance):
             append = transaction.newFastAppend()
             for file in staged.files:
                 append.appendFile(file)
-            append.set(COMMIT_METADATA_KEY, encode(commit_metadata)).commit()
+            described = with_renames(loaded.commit_metadata, commit_metadata)
+            append.set(COMMIT_METADATA_KEY, encode(described)).commit()
             metadata = transaction.currentMetadata()
             attempted_versions.append(Version(str(metadata.currentSnapshot().snapshotId())))
             builder = self._iceberg.api.TableMetadata.buildFrom(metadata)
@@ -363,9 +366,8 @@ class IcebergTable(IcebergMaintenance):
             check_main(self._name, loaded, loaded.main, commit_metadata.fence)
             ref = self._iceberg.api.SnapshotRef.branchBuilder(int(version)).build()
             # The positions of that version are valid again, so none are carried forward.
-            return self._with_commit_metadata(
-                self._builder(loaded).setRef(MAIN, ref), commit_metadata
-            ).build()
+            described = with_renames(loaded.commit_metadata, commit_metadata)
+            return self._with_commit_metadata(self._builder(loaded).setRef(MAIN, ref), described).build()
 
         self._set(Step.LAKE_ROLL_BACK, build, lambda loaded: loaded.main == version)
         return self._committed(version, None, 0)

@@ -156,6 +156,7 @@ class Datasets(Protocol):
         Raises:
             FencedError: a newer owner exists.
             MetaError: as of `require_unused`, of those that are dropped; `DATASET_OWNED_BY_ANOTHER_JOB`;
+                `DATASET_CHANGE_UNFINISHED`, something else is decided about one of them;
                 `RENAME_TARGET_EXISTS`, the store knows a dataset of the new name.
         """
 
@@ -227,12 +228,16 @@ class Datasets(Protocol):
         """The skipped files of all flows into `dataset`; empty for an unknown dataset."""
 
     @reads
+    def table_id(self, dataset: TableName) -> str | None:
+        """The id of the dataset's table in the lake, also of a retired one; None: it is not recorded."""
+
+    @reads
     def table_ids(self, job: str) -> dict[TableName, str]:
         """By table of the job its id in the lake, which tells it from another table of the same name."""
 
     @writes(step=Step.META_IDENTIFY, subject="job")
     def record_table_ids(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
-        """Replace the recorded ids of the job's tables. Repeatable.
+        """Replace the recorded ids of the job's tables; those of retired datasets stay. Repeatable.
 
         Raises:
             FencedError: a newer owner exists.

@@ -5,15 +5,17 @@ It must never know what a table of the lake is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Connection, Table, delete, select, update
+from sqlalchemy import Column, Connection, Table, UniqueConstraint, delete, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import parse
 from tautochrone.meta.protocols.jobs import TableRole
+from tautochrone.meta.queries import version_intervals as intervals
+from tautochrone.meta.queries.topology import EXTERNAL
 from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.revision import RevisionPlan, RevisionState
 from tautochrone.model.sink import DeliveryState
@@ -76,19 +78,23 @@ def pending_changes(connection: Connection) -> list[DatasetChange]:
     ]
 
 
-def require_no_pending_change(connection: Connection, job: str, names: Iterable[str]) -> None:
-    """Refuse datasets of which an older table of the same name is not gone yet, and those of a job of which
-    one is being renamed.
+def require_no_pending_change(
+    connection: Connection, job: str, names: Collection[str], inputs: Collection[str]
+) -> None:
+    """Refuse datasets of which an older table of the same name is not gone yet, and all of a job of which one
+    is being renamed, or that reads one by either name.
+
+    Args:
+        inputs: all tables that the job reads.
 
     Raises:
         MetaError: `DATASET_CHANGE_UNFINISHED`.
     """
-    defined = set(names)
     for change in pending_changes(connection):
         is_rename = change.renamed_to is not None
-        if str(change.dataset) in defined or (
-            is_rename and (change.job == job or str(change.renamed_to) in defined)
-        ):
+        both = {str(change.dataset), str(change.renamed_to)} if is_rename else {str(change.dataset)}
+        concerned = {*names, *inputs} if is_rename else {*names}
+        if both & concerned or (is_rename and change.job == job):
             what = f"renamed to {change.renamed_to}" if is_rename else "dropped"
             raise MetaError(
                 "DATASET_CHANGE_UNFINISHED",
@@ -229,19 +235,38 @@ def forget_dataset(connection: Connection, name: str) -> None:
 
 
 def rename_dataset(connection: Connection, old: str, new: str, flows: Mapping[str, str]) -> None:
-    """Everything that was recorded of `old` is recorded of `new`.
+    """Everything that was recorded of `old` is recorded of `new`. What others recorded of `new` meanwhile, as
+    of a table of nobody, gives way.
 
     Args:
         flows: the new names of flows that are called after their table.
     """
+    intervals.end_external(connection, new)
     for column in _NAMES:
+        if column is not _D.name:
+            _delete_duplicates(connection, column, old, new)
         connection.execute(update(column.table).where(column == old).values({column: new}))
+    r = t.reports.c
+    connection.execute(delete(t.reports).where(r.table_name == new, r.job == EXTERNAL))
     for column in _JSON_NAMES:
         _change_json(connection, column, lambda value: _renamed(value, old, new))
     skipped = connection.execute(select(_D.skipped_files).where(_D.name == new)).scalar()
     if skipped:
         renamed = {flows.get(flow, flow): files for flow, files in skipped.items()}
         connection.execute(update(t.datasets).where(_D.name == new).values(skipped_files=renamed))
+
+
+def _delete_duplicates(connection: Connection, column: Column[Any], old: str, new: str) -> None:
+    """Delete the rows of `new` whose keys the rows of `old` are about to get."""
+    table: Table = column.table
+    unique = (each for each in table.constraints if isinstance(each, UniqueConstraint))
+    for key in (table.primary_key, *unique):
+        if column not in key.columns.values():
+            continue
+        others = [each for each in key.columns if each is not column]
+        for row in connection.execute(select(column, *others).where(column == old)).all():
+            is_same = [each == value for each, value in zip(others, row[1:], strict=True)]
+            connection.execute(delete(table).where(column == new, *is_same))
 
 
 def _change_json(connection: Connection, column: Column[Any], change: Callable[[Any], Any]) -> None:

@@ -215,6 +215,12 @@ class SqlDatasets(Repository):
             query = select(_D.skipped_files).where(_D.name == str(dataset))
             return skipped_files_of(connection.execute(query).scalar())
 
+    def table_id(self, dataset: TableName) -> str | None:
+        with self._read() as connection:
+            query = select(_D.table_id).where(_D.name == str(dataset))
+            identity: str | None = connection.execute(query).scalar()
+            return identity
+
     def table_ids(self, job: str) -> dict[TableName, str]:
         query = select(_D.name, _D.table_id).where(
             _D.job == job, _D.retired.is_(False), _D.table_id.is_not(None)
@@ -224,19 +230,36 @@ class SqlDatasets(Repository):
 
     def record_table_ids(self, job: str, fence: Fence, tables: Mapping[TableName, str]) -> None:
         with self._fenced(job, fence) as connection:
-            connection.execute(update(t.datasets).where(_D.job == job).values(table_id=None))
+            # The table of a retired dataset is told from a later one of its name by its id.
+            is_current = (_D.job == job) & _D.retired.is_(False)
+            connection.execute(update(t.datasets).where(is_current).values(table_id=None))
             for name, identity in tables.items():
                 is_dataset = (_D.job == job) & (_D.name == str(name))
                 connection.execute(update(t.datasets).where(is_dataset).values(table_id=identity))
 
 
 def _is_decided(connection: Connection, job: str, change: DatasetChange) -> bool:
-    """Whether the decision is in the store already, because the answer to an earlier call was lost."""
+    """Whether the decision is in the store already, because the answer to an earlier call was lost.
+
+    Raises:
+        MetaError: `DATASET_OWNED_BY_ANOTHER_JOB`; `DATASET_CHANGE_UNFINISHED`, something else is decided.
+    """
     query = select(_D.job, _D.pending_change).where(_D.name == str(change.dataset))
     row = connection.execute(query).first()
     if row is not None and row.job != job:
         raise MetaError("DATASET_OWNED_BY_ANOTHER_JOB", f"{change.dataset} is a dataset of job {row.job}")
-    return row is not None and row.pending_change == change.as_json()
+    if row is None or row.pending_change is None:
+        return False
+    if row.pending_change != change.as_json():
+        decided = DatasetChange.from_json(change.dataset, job, row.pending_change)
+        raise MetaError(
+            "DATASET_CHANGE_UNFINISHED",
+            f"Something else is decided about {change.dataset}, and not finished",
+            hint=f"`{decided.command}` goes on with it",
+            sqlstate="55000",
+            parameters={"dataset": str(change.dataset)},
+        )
+    return True
 
 
 def _register_change(connection: Connection, job: str, change: DatasetChange) -> None:

@@ -86,7 +86,7 @@ class SqlJobs(Repository):
         lease_ms: int = JOB_LEASE_MS,
         lake: str | None = None,
     ) -> None:
-        entries = {str(entry.name): entry for entry in datasets}
+        entries, invariants = {str(entry.name): entry for entry in datasets}, tuple(invariants)
         with self._write() as connection:
             if claim is not None:
                 _require_free_job(connection, job, claim, self._clock(), lock=True)
@@ -104,7 +104,9 @@ class SqlJobs(Repository):
                 connection.execute(update(t.jobs).where(_J.name == job).values(own))
             # The lock puts this change of the topology before or after any revision.
             connection.execute(select(t.stores.c.last_number).with_for_update())
-            require_no_pending_change(connection, job, entries)
+            inputs = {str(table) for entry in entries.values() for table in entry.inputs}
+            inputs |= {str(table) for invariant in invariants for table in invariant.tables}
+            require_no_pending_change(connection, job, entries, inputs)
             _replace_datasets(connection, job, entries)
             require_acyclic(direct_inputs(connection), entries)
             replace_invariants(connection, job, invariants)

@@ -237,9 +237,13 @@ class DatasetDropped(Event):
     dataset: str
     tables: int
     keeps_table: bool
+    kept_as: Sequence[str] = ()
+    """The names that somebody gave its tables after the drop was decided: these stay, with their files."""
 
     def text(self) -> str:
         stays = "; its table stays, and belongs to no pipeline" if self.keeps_table else ""
+        if self.kept_as:
+            stays += f"; what is called {', '.join(self.kept_as)} by now stays"
         return dataset_line(self.dataset, f"dropped{stays}")
 
 

@@ -16,20 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 
 from tautochrone.errors import DefinitionError, LakeError, MetaError
-from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
-from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
-from tautochrone.runtime.dataset_changes.parts import companion_datasets, folders_of, states_of
+from tautochrone.runtime.dataset_changes.parts import (
+    companion_datasets,
+    delete_folders,
+    folders_of,
+    require_known_table,
+    require_unread,
+    states_of,
+)
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.reconcile_store import require_reconciled
 
@@ -71,7 +75,7 @@ def survey(job: Job, names: Sequence[str], *, keeps_table: bool = False) -> Drop
     )
     fresh = [dataset for dataset in datasets if dataset not in pending]
     for dataset in fresh:
-        _require_unread(job, dataset)
+        require_unread(job, dataset, hint="take it out of what reads it, then drop it")
     job.store.datasets.require_unused(fresh, except_job=job.name)
     changes = tuple(
         pending.get(dataset) or _change(job, dataset, keeps_table=keeps_table) for dataset in datasets
@@ -101,20 +105,22 @@ def drop(job: Job, plan: DropPlan) -> None:
         tables = [stored.table for change in changes for stored in change.tables]
         with owned(job, name, tables, registers=is_fresh) as owner:
             owner.journal.record(Datasets.decide_changes, changes)
-            for change in changes:
-                _carry_out(job, owner, change)
+            kept_names = {change.dataset: _carry_out(job, owner, change) for change in changes}
             owner.journal.record(Datasets.complete_changes, [change.dataset for change in changes], {})
         for change in changes:
             job.emit(
                 events.DatasetDropped(
                     dataset=str(change.dataset),
-                    tables=len(change.tables) - change.keeps_table,
+                    tables=len(change.tables) - change.keeps_table - len(kept_names[change.dataset]),
                     keeps_table=change.keeps_table,
+                    kept_as=[str(name) for name in kept_names[change.dataset]],
                 )
             )
 
 
-def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
+def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> list[TableName]:
+    """Returns the tables that stay because somebody gave them another name meanwhile."""
+    kept_names: list[TableName] = []
     # A publication may name the files of the lake: it goes before them.
     drop_mirrors(job, change.dataset)
     for stored in change.tables:
@@ -122,21 +128,17 @@ def _carry_out(job: Job, owner: OwnedJob, change: DatasetChange) -> None:
         owner.journal.require()
         if change.keeps_table and stored.table == change.dataset:
             if job.lake.exists(stored.table):
-                job.lake.release(stored.table, owner.journal.fence)
+                job.lake.release(stored, owner.journal.fence)
             continue
         job.lake.drop(stored)
-        job.lake.delete_files(stored)
+        kept = job.lake.delete_files(stored)
+        if kept is not None:
+            kept_names.append(kept)
     folders = folders_of(job, change.dataset)
     if folders:
         owner.journal.require()
-        job.effects.perform(
-            Step.INGEST_CLEAN, str(change.dataset), partial(_delete, Files(job.base), folders)
-        )
-
-
-def _delete(files: Files, folders: Sequence[str]) -> None:
-    for folder in folders:
-        files.delete(folder)
+        delete_folders(job, change.dataset, folders)
+    return kept_names
 
 
 # -- survey ---------------------------------------------------------------------------------------
@@ -187,7 +189,8 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
     metadata = _commit_metadata(job, dataset)
     owner = job.store.datasets.job_of(dataset)
     pipelines = {status.name: status.pipeline for status in job.store.jobs.states()}
-    pipeline = pipelines.get(owner or "") or (None if metadata is None else metadata.pipeline)
+    # Whoever wrote the table that has the name now decides, whatever this store knows of the name.
+    pipeline = pipelines.get(owner or "") if metadata is None else metadata.pipeline
     if pipeline != job.spec.name:
         raise LakeError(
             "TABLE_OF_ANOTHER_PIPELINE",
@@ -197,33 +200,14 @@ def _change(job: Job, dataset: TableName, *, keeps_table: bool) -> DatasetChange
             else f"DROP TABLE {dataset} drops it",
             sqlstate="42P07",
         )
+    if metadata is not None:
+        require_known_table(job, dataset)
     return DatasetChange(
         dataset=dataset,
         job=owner or job.name,
         keeps_table=keeps_table and metadata is not None,
         tables=tuple(_tables(job, dataset, metadata)),
     )
-
-
-def _require_unread(job: Job, dataset: TableName) -> None:
-    """Refuse a table that this project reads, whatever the store knows of it."""
-    locations_by_name = {name: str(each.location) for name, each in job.definitions.datasets.items()}
-    locations_by_name |= {name: str(each.location) for name, each in job.definitions.sinks.items()}
-    readers = [name for name in locations_by_name if dataset in job.graph.inputs(name).tables]
-    locations = [locations_by_name[name] for name in readers]
-    locations += [str(i.query.flow.location) for i in job.graph.invariants if dataset in i.tables]
-    texts = [
-        *map(str, readers),
-        *(f"invariant {i.name}" for i in job.graph.invariants if dataset in i.tables),
-    ]
-    if texts:
-        raise DefinitionError(
-            "DATASET_STILL_READ",
-            f"{dataset} is read by {', '.join(texts)}",
-            hint="take it out of what reads it, then drop it",
-            location=locations[0],
-            sqlstate="2BP01",
-        )
 
 
 def _commit_metadata(job: Job, dataset: TableName) -> CommitMetadata | None:
@@ -236,7 +220,10 @@ def _tables(job: Job, dataset: TableName, metadata: CommitMetadata | None) -> It
     if metadata is not None:
         yield job.lake.stored_table(dataset)
     for state in states_of(job.lake, dataset):
-        yield job.lake.stored_table(state)
+        written = _commit_metadata(job, state)
+        # A state may be of a table of that name which another pipeline had.
+        if written is None or written.pipeline == job.spec.name:
+            yield job.lake.stored_table(state)
 
 
 def _parts(job: Job, change: DatasetChange) -> Iterator[events.DropPart]:

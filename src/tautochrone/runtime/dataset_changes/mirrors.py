@@ -15,7 +15,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import declared_sinks
 from tautochrone.sinks import has_adapter, open_sink
 
-__all__ = ["Mirror", "drop_mirrors", "mirrors_of", "rename_mirrors"]
+__all__ = ["Mirror", "drop_mirrors", "mirrors_of", "rename_mirrors", "require_free_in_sinks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,35 @@ def rename_mirrors(job: Job, old: TableName, new: TableName) -> None:
             if isinstance(sink, RenamesMirrors) and _name_in(sink, old) is not None:
                 sink.claim(job.lake_id or "")
                 job.effects.perform(Step.SINK_RENAME, declared.name, partial(sink.rename_mirror, old, new))
+
+
+def require_free_in_sinks(job: Job, old: TableName, new: TableName) -> None:
+    """Refuse a new name under which a sink has something already, where it must rename what it has of `old`.
+
+    Raises:
+        SinkError: `RENAME_TARGET_EXISTS`; a sink does not answer.
+    """
+    for declared in _declared(job):
+        with _opened(declared) as sink:
+            if not isinstance(sink, RenamesMirrors) or _name_in(sink, old) is None:
+                continue
+            if _is_taken(sink, new):
+                raise SinkError(
+                    "RENAME_TARGET_EXISTS",
+                    f"Sink {declared.name} has a table of the name {new} already, so that of {old} cannot "
+                    "get it",
+                    hint="drop or rename that table in the sink, then rename",
+                    sqlstate="42P07",
+                )
+
+
+def _is_taken(sink: DropsMirrors, table: TableName) -> bool:
+    try:
+        return sink.mirror_of(table) is not None
+    except SinkError as error:
+        if error.error_class != "SINK_NAME_TAKEN":
+            raise
+        return True
 
 
 def _name_in(sink: DropsMirrors, table: TableName) -> str | None:

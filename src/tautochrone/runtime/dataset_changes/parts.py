@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
 from tautochrone.runtime.streams.streams import folders_of_streams
 
-__all__ = ["companion_datasets", "folders_of", "states_of"]
+__all__ = [
+    "companion_datasets",
+    "delete_folders",
+    "folders_of",
+    "require_known_table",
+    "require_unread",
+    "states_of",
+]
 
 _COMPANION = re.compile(r"(__(events|snapshots|quarantine))+")
 
@@ -52,3 +61,51 @@ def folders_of(job: Job, dataset: TableName) -> list[str]:
     return [
         folder for folder in folders_of_streams(job.settings.storage_root, dataset) if files.exists(folder)
     ]
+
+
+def delete_folders(job: Job, dataset: TableName, folders: Sequence[str]) -> None:
+    """Delete what `folders_of` found. Repeatable."""
+    files = Files(job.base)
+
+    def delete() -> None:
+        for folder in folders:
+            files.delete(folder)
+
+    job.effects.perform(Step.INGEST_CLEAN, str(dataset), delete)
+
+
+def require_known_table(job: Job, dataset: TableName) -> None:
+    """Refuse a table that came after the dataset's own one and has its name."""
+    known = job.store.datasets.table_id(dataset)
+    if known is not None and known != job.lake.stored_table(dataset).identity:
+        raise LakeError(
+            "TABLE_OF_ANOTHER_PIPELINE",
+            f"{dataset} is not the table that the store knows by this name",
+            hint=f"the project that wrote it drops or renames it, and DROP TABLE {dataset} where none did",
+            sqlstate="42P07",
+        )
+
+
+def require_unread(job: Job, dataset: TableName, *, hint: str) -> None:
+    """Refuse a table that this project reads, whatever the store knows of it.
+
+    Raises:
+        DefinitionError: `DATASET_STILL_READ`.
+    """
+    locations_by_name = {name: str(each.location) for name, each in job.definitions.datasets.items()}
+    locations_by_name |= {name: str(each.location) for name, each in job.definitions.sinks.items()}
+    readers = [name for name in locations_by_name if dataset in job.graph.inputs(name).tables]
+    locations = [locations_by_name[name] for name in readers]
+    locations += [str(i.query.flow.location) for i in job.graph.invariants if dataset in i.tables]
+    texts = [
+        *map(str, readers),
+        *(f"invariant {i.name}" for i in job.graph.invariants if dataset in i.tables),
+    ]
+    if texts:
+        raise DefinitionError(
+            "DATASET_STILL_READ",
+            f"{dataset} is read by {', '.join(texts)}",
+            hint=hint,
+            location=locations[0],
+            sqlstate="2BP01",
+        )

@@ -2,7 +2,8 @@
 
     1. survey: OLD is not defined any more, NEW is, and has no table yet; nothing is written
     2. take over the jobs that write it and that read it, so that no run of them is alive
-    3. decide, in one transaction of the store: until 7 no run of the job begins
+    3. commit or abort the batches that they prepared, which name tables and flows as they are called now;
+       decide, in one transaction of the store: until 7 no run of the job begins
     4. give the table and its states in the catalog their new names
     5. per table that names the old ones in its commit metadata: one commit that names the new ones. A query
        in which only names changed is not computed anew
@@ -22,19 +23,29 @@ from functools import partial
 
 from tautochrone.errors import DefinitionError, LakeError, MetaError
 from tautochrone.ingest.checkpoint_folder import Files
+from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.effects import Step
 from tautochrone.model.former_names import renamed
 from tautochrone.model.names import TableName
+from tautochrone.model.source import quarantine_of
 from tautochrone.project.graph import Graph
-from tautochrone.runtime.dataset_changes.mirrors import mirrors_of, rename_mirrors
+from tautochrone.runtime.dataset_changes.mirrors import mirrors_of, rename_mirrors, require_free_in_sinks
 from tautochrone.runtime.dataset_changes.owned_jobs import owned
-from tautochrone.runtime.dataset_changes.parts import companion_datasets, states_of
+from tautochrone.runtime.dataset_changes.parts import (
+    companion_datasets,
+    delete_folders,
+    folders_of,
+    require_known_table,
+    require_unread,
+    states_of,
+)
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.reconcile_store import require_reconciled
+from tautochrone.runtime.loop.takeover import settle_prepared
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
 from tautochrone.runtime.streams.streams import folders_of_streams
 
@@ -78,26 +89,25 @@ def survey(job: Job, old_text: str, new_text: str, graphs: GraphsOfRename) -> Re
         graphs: see `app.open.Project.graphs_of_rename`.
 
     Raises:
-        DefinitionError: `DATASET_NOT_FOUND`, the project defines no such table; `DATASET_STILL_DEFINED`.
+        DefinitionError: `DATASET_NOT_FOUND`, the project defines no such table; `DATASET_STILL_DEFINED`;
+            `DATASET_STILL_READ`, the project reads the old name.
         MetaError: `DATASET_NOT_FOUND`, there is no such table; `DATASET_CHANGE_UNFINISHED`, it is being
             dropped, or gets a third name; `DATASET_OWNED_BY_ANOTHER_JOB`; `RENAME_TARGET_EXISTS`.
         LakeError: `TABLE_OF_ANOTHER_PIPELINE`; `CATALOG_CANNOT_RENAME`; `RENAME_TARGET_EXISTS`.
+        SinkError: `RENAME_TARGET_EXISTS`; a sink does not answer.
     """
     require_reconciled(job)
     job.lake.require_renaming()
     old, new = _names(job, old_text, new_text)
     pending = {change.dataset: change for change in job.store.datasets.pending_changes()}
-    decided = pending.get(old)
-    if decided is not None and decided.renamed_to != new:
-        raise MetaError(
-            "DATASET_CHANGE_UNFINISHED",
-            f"Something else is decided about {old}, and not finished",
-            hint=f"`{decided.command}` goes on with it",
-            sqlstate="55000",
-        )
-    if decided is None:
-        _require_movable(job, old, new)
     datasets = _with_companions(job, old, new, pending)
+    if old in pending:
+        _require_decided(pending[old], new)
+    else:
+        _require_movable(job, old, new)
+        for before, after in datasets.items():
+            require_unread(job, before, hint=f"let it read {after}, then rename")
+            require_free_in_sinks(job, before, after)
     changes = tuple(
         pending.get(before) or _change(job, before, after, old) for before, after in datasets.items()
     )
@@ -131,23 +141,11 @@ def rename(job: Job, plan: RenamePlan) -> None:
             name: stack.enter_context(owned(job, name, tables, registers=False)).journal
             for name, tables in _tables_by_job(plan, owner, own_tables).items()
         }
-        journal = journals[owner]
-        journal.record(Datasets.decide_changes, plan.changes)
-        for stored in (stored for change in plan.changes for stored in change.tables):
-            journal.require()
-            _rename_table(job, stored, plan.tables.get(stored.table) or _renamed_state(stored.table, plan))
-        for change in plan.changes:
-            assert change.renamed_to is not None
-            _rewrite(job, change.renamed_to, plan, plan.names, journal)
-        tables = {str(old): str(new) for old, new in plan.tables.items()}
-        for reader, name in plan.readers.items():
-            _rewrite(job, reader, plan, tables, journals[name])
-        for change in plan.changes:
-            _move_folders(job, change, plan.flows, journal)
-            assert change.renamed_to is not None
-            rename_mirrors(job, change.dataset, change.renamed_to)
+        _settle(job, plan, journals)
+        journals[owner].record(Datasets.decide_changes, plan.changes)
+        _carry_out(job, plan, journals)
         datasets = [change.dataset for change in plan.changes]
-        journal.record(Datasets.complete_changes, datasets, plan.flows)
+        journals[owner].record(Datasets.complete_changes, datasets, plan.flows)
     job.emit(
         events.DatasetRenamed(
             dataset=str(plan.changes[0].renamed_to),
@@ -186,6 +184,16 @@ def _names(job: Job, old_text: str, new_text: str) -> tuple[TableName, TableName
     return old, new
 
 
+def _require_decided(decided: DatasetChange, new: TableName) -> None:
+    if decided.renamed_to != new:
+        raise MetaError(
+            "DATASET_CHANGE_UNFINISHED",
+            f"Something else is decided about {decided.dataset}, and not finished",
+            hint=f"`{decided.command}` goes on with it",
+            sqlstate="55000",
+        )
+
+
 def _require_movable(job: Job, old: TableName, new: TableName) -> None:
     """Refuse a table that is not this pipeline's, or whose new name is not free."""
     metadata = job.lake.load(old).fork().commit_metadata if job.lake.exists(old) else None
@@ -203,6 +211,7 @@ def _require_movable(job: Job, old: TableName, new: TableName) -> None:
             hint="rename it in the project of that pipeline",
             sqlstate="42P07",
         )
+    require_known_table(job, old)
     if owner is not None and (owner != job.name or new not in job.graph.order):
         raise MetaError(
             "DATASET_OWNED_BY_ANOTHER_JOB",
@@ -295,6 +304,52 @@ def _tables_by_job(plan: RenamePlan, owner: str, own: Iterable[TableName]) -> di
     return tables
 
 
+def _carry_out(job: Job, plan: RenamePlan, journals: Mapping[str, Journal]) -> None:
+    journal = journals[plan.changes[0].job]
+    for change in plan.changes:
+        if _has_old_name(job, change):
+            _clear_folders(job, change, journal)
+    for stored in (stored for change in plan.changes for stored in change.tables):
+        journal.require()
+        _rename_table(job, stored, plan.tables.get(stored.table) or _renamed_state(stored.table, plan))
+    for change in plan.changes:
+        assert change.renamed_to is not None
+        _rewrite(job, change.renamed_to, plan, plan.names, journal)
+    tables = {str(old): str(new) for old, new in plan.tables.items()}
+    for reader, name in plan.readers.items():
+        _rewrite(job, reader, plan, tables, journals[name])
+    for change in plan.changes:
+        _move_folders(job, change, plan.flows, journal)
+        assert change.renamed_to is not None
+        rename_mirrors(job, change.dataset, change.renamed_to)
+
+
+def _has_old_name(job: Job, change: DatasetChange) -> bool:
+    """Whether the dataset's own table is not renamed yet; another table may have its name by now."""
+    own = next((stored for stored in change.tables if stored.table == change.dataset), None)
+    if own is None or not job.lake.exists(own.table):
+        return False
+    return job.lake.stored_table(own.table).identity == own.identity
+
+
+def _settle(job: Job, plan: RenamePlan, journals: Mapping[str, Journal]) -> None:
+    """Settle what was prepared and not committed. Repeatable: what has its new name already was settled."""
+    fence = journals[plan.changes[0].job].fence
+    existing = {
+        change.dataset: job.lake.load(change.dataset) for change in plan.changes if _has_old_name(job, change)
+    }
+    main_tables = {quarantine_of(name): table for name, table in existing.items()}
+    for name, table in existing.items():
+        # Those of bad records come after their table, whose commit decides which of these count.
+        if name in main_tables:
+            settle_quarantine(main_tables[name], table, fence, job.emit)
+        else:
+            settle_prepared(table, fence, job.emit)
+        table.raise_fence(table.fork(), replace(job.commit_metadata(), fence=fence))
+    for reader, reader_job in plan.readers.items():
+        settle_prepared(job.lake.load(reader), journals[reader_job].fence, job.emit)
+
+
 def _renamed_state(state: TableName, plan: RenamePlan) -> TableName:
     """The new name of a state that has it already."""
     for change in plan.changes:
@@ -333,6 +388,15 @@ def _rewrite(job: Job, name: TableName, plan: RenamePlan, names: Mapping[str, st
         table.commit_metadata_only(fork, replace(named, fence=journal.fence, reset=True))
 
 
+def _clear_folders(job: Job, change: DatasetChange, journal: Journal) -> None:
+    """Delete folders that streams into a former table of the new name left. None is moved yet."""
+    assert change.renamed_to is not None
+    left = folders_of(job, change.renamed_to)
+    if left:
+        journal.require()
+        delete_folders(job, change.renamed_to, left)
+
+
 def _move_folders(job: Job, change: DatasetChange, flows: Mapping[str, str], journal: Journal) -> None:
     """Streams find their plans and their state under the new name."""
     assert change.renamed_to is not None
@@ -348,5 +412,5 @@ def _move_folders(job: Job, change: DatasetChange, flows: Mapping[str, str], jou
 
 def _move_all(files: Files, folders: Iterable[tuple[str, str]]) -> None:
     for before, after in folders:
-        if before != after and files.exists(before):
-            files.rename(before, after)
+        if before != after:
+            files.move(before, after)

@@ -195,12 +195,12 @@ def _history(table: LakeTable) -> list[LakeVersion]:
     The current metadata alone names inputs that moved without a change of rows, and what a revision reset.
     """
     fork = table.fork()
-    former_names = {} if fork.commit_metadata is None else fork.commit_metadata.former_names
+    renames = () if fork.commit_metadata is None else fork.commit_metadata.renames
     history = [
         LakeVersion(
             version=version,
             commit_metadata=_short(
-                None if commit_metadata is None else with_current_names(commit_metadata, former_names)
+                None if commit_metadata is None else with_current_names(commit_metadata, renames)
             ),
             committed_at_ms=committed_at_ms,
         )

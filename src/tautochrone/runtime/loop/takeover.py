@@ -47,6 +47,7 @@ __all__ = [
     "require_own_table",
     "retired_datasets",
     "set_aside_reason",
+    "settle_prepared",
     "take_over",
 ]
 
@@ -245,12 +246,12 @@ def require_own_table(pipeline: str, fork: Fork, location: str) -> None:
         )
 
 
-def _settle_table(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
-    """Commit or abort prepared batches, add new columns, then write the fence."""
+def settle_prepared(table: LakeTable, fence: Fence, emit: events.Emit) -> None:
+    """Commit the batches that an older owner prepared, or abort them. Repeatable."""
     for prepared in table.prepared():
         if prepared.parent == table.current_version():
-            table.commit(prepared, job.journal.fence)
-            job.emit(
+            table.commit(prepared, fence)
+            emit(
                 events.Recommit(
                     dataset=str(table.name),
                     rows=prepared.rows,
@@ -259,13 +260,18 @@ def _settle_table(job: Job, table: LakeTable, full: frozenset[TableName]) -> Non
             )
         else:
             table.abort(prepared)
-            job.emit(
+            emit(
                 events.Abort(
                     dataset=str(table.name),
                     rows=prepared.rows,
                     reason=Reason.of(ReasonCode.PREPARED_ON_OLDER_VERSION),
                 )
             )
+
+
+def _settle_table(job: Job, table: LakeTable, full: frozenset[TableName]) -> None:
+    """Commit or abort prepared batches, add new columns, then write the fence."""
+    settle_prepared(table, job.journal.fence, job.emit)
     if not job.topology.is_view(table.name) and table.name not in full:
         added = _with_new_columns(job, table)
         if added:

@@ -394,7 +394,9 @@ class PublicationSink(TransactionSteps):
 
     def mirror_of(self, table: TableName) -> str | None:
         folder = self._table_folder(table)
-        return str(folder) if has_folder(folder) else None
+        # A rename that died has moved the folder, and the state still has the former name.
+        is_known = has_folder(folder) or self._names(self._states_folder.read(), table)
+        return str(folder) if is_known else None
 
     @_reports_files
     def drop_mirror(self, table: TableName) -> None:
