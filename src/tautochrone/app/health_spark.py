@@ -155,34 +155,24 @@ def _set_aside_finding(log: str, reason: Reason) -> Finding:
 
 
 def _sinks(definitions: Definitions, graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """One finding for each sink with an adapter: whether it is let in. Nothing is written to it."""
+    """One finding for each sink with an adapter: whether it can have its tables and lets us in. Nothing is
+    written to it."""
     declared = sink_declarations(definitions, graph, settings.sinks, has_adapter)
     if not declared:
         yield skipped("sinks", "no sink of the project has an adapter")
     for sink in declared:
-        yield check("sinks", lambda sink=sink: _sink(sink))  # type: ignore[misc]
-        yield check("sinks", lambda sink=sink: _mirrored_tables(sink, graph))  # type: ignore[misc]
+        yield check("sinks", lambda sink=sink: _sink(sink, graph))  # type: ignore[misc]
 
 
-def _sink(sink: SinkDeclaration) -> str:
+def _sink(sink: SinkDeclaration, graph: Graph) -> str:
     try:
+        mirrored = mirrored_tables(sink, graph.schemas)
         answer = examine_sink(sink.name, sink.format, sink.options)
     except SinkError as error:
         error.location = error.location or sink.location or None
         raise
-    return f"{sink.name}: {answer or f'the adapter of {sink.format} cannot be asked'}"
-
-
-def _mirrored_tables(sink: SinkDeclaration, graph: Graph) -> str:
-    try:
-        tables = [
-            f"{mirror.table.without_catalog} is {_shown(mirror)}"
-            for mirror in mirrored_tables(sink, graph.schemas)
-        ]
-    except SinkError as error:
-        error.location = error.location or sink.location or None
-        raise
-    return f"{sink.name}: {'; '.join(tables)}"
+    tables = [f"{mirror.table.without_catalog} is {_shown(mirror)}" for mirror in mirrored]
+    return "; ".join([f"{sink.name}: {answer or f'the adapter of {sink.format} cannot be asked'}", *tables])
 
 
 def _shown(mirror: MirroredTable) -> str:
