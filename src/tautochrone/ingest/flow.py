@@ -405,7 +405,8 @@ class FlowQuery(SparkQuery):
 
         def stage(aligned: DataFrame) -> Staged:
             flagged = self.flow.with_flags(aligned)
-            staged, counted = stage_expected(table, fork, flagged, self.expectations)
+            counts = self._malformed.counts_records
+            staged, counted = stage_expected(table, fork, flagged, self.expectations, is_observed=counts)
             violations.update(counted)
             return staged
 

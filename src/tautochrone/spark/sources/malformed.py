@@ -32,7 +32,7 @@ from tautochrone.spark.sources.registry import is_stream_leaf, source_of
 from tautochrone.spark.sources.spark_source import with_field
 from tautochrone.spark.sources.stream_as_batch import renamed
 
-__all__ = ["CountedRecords", "CountedStream", "counted_stream", "why_none_is_set_aside"]
+__all__ = ["CountedRecords", "CountedStream", "counted_stream", "reads_text_files", "why_none_is_set_aside"]
 
 _FORMATS = ("csv", "json", "xml")
 _CORRUPT = "__tautochrone_corrupt"
@@ -41,6 +41,7 @@ _METRIC = "__tautochrone_malformed_"
 _FILES_NAMED = 20
 _FILES_TRACKED = 10_000
 """In so many files with such records the counts by file are exact; the count of all records always is."""
+_SAMPLED = "the query divides the rows into ranges, for which Spark reads them twice"
 _OPTION, _SETTING = "columnnameofcorruptrecord", "spark.sql.columnNameOfCorruptRecord"
 
 
@@ -137,16 +138,38 @@ class CountedStream:
         return frames
 
 
+def reads_text_files(frame: DataFrame) -> bool:
+    """Whether a streaming query reads files whose records may not parse."""
+    return bool(_text_sources(frame))
+
+
+def _text_sources(frame: DataFrame) -> list[JavaObject]:
+    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
+    return [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+
+
 def why_none_is_set_aside(frame: DataFrame) -> str | None:
     """Why no record of the files that a streaming query reads can be set aside, as text; None if they can."""
-    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
-    of_text = [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+    of_text = _text_sources(frame)
     if not of_text:
         return "it reads no files of CSV, JSON or XML"
     if any(left.equals(right) for left, right in combinations(of_text, 2)):
         # A record may be malformed for one part of the query, and good for another.
         return "it reads the same files more than once"
-    return None
+    return _SAMPLED if _takes_sample(analyzed_plan(frame)) else None
+
+
+def _takes_sample(plan: JavaObject) -> bool:
+    """Whether the stream is divided into ranges: for their bounds Spark computes all rows once more.
+
+    A sort divides rows so too, which Spark refuses on streams.
+    """
+    return any(
+        kind(node) == "RepartitionByExpression"
+        and node.isStreaming()
+        and any(kind(part) == "SortOrder" for part in items(node.partitionExpressions()))
+        for node in walk_with_subqueries(plan)
+    )
 
 
 def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) -> CountedStream:
@@ -208,6 +231,8 @@ def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource, reade
         return "the query reads none of the columns of the files"
     if reader.fate == "set_aside":
         return None
+    if _takes_sample(plan):
+        return _SAMPLED
     if file_format == "csv" and mode == "dropmalformed" and unread:
         return "which lines of CSV are dropped depends on the columns that the query reads"
     if file_format == "json" and _may_accept_null(plan, _corrupt_column(source, session)):
