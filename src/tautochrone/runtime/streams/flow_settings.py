@@ -111,8 +111,9 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
                 "QUARANTINE_NOT_SUPPORTED",
                 f"Flow {name} cannot quarantine bad records: {reason}",
                 location=setting.origin,
-                hint="a flow over CSV, JSON or XML files can, one of AUTO CDC, and one that takes one Kafka "
-                "source row by row: select, where, explode; do the rest in a view over its table",
+                hint="a flow can that reads CSV, JSON or XML files once, or takes one Kafka source row by "
+                "row (select, where, explode), and one of AUTO CDC over other sources; do the rest in a view "
+                "over its table",
             )
 
 
