@@ -66,7 +66,7 @@ def quarantining(*flows: str) -> Mapping[str, BadRecordsSetting]:
 
 def analysed(project: ProjectMaker, *flows: str, more: str = "") -> Graph:
     (project.folder / "in").mkdir(exist_ok=True)
-    text = FLOWS.replace("@IN@", str(project.folder / "in")) + more
+    text = (FLOWS + more).replace("@IN@", str(project.folder / "in"))
     definitions = with_quarantines(project.load({"defs/a.py": text}), quarantining(*flows))
     return analyse(definitions, project.spark, "lake", lambda _: None)
 

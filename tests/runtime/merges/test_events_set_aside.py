@@ -82,6 +82,7 @@ def test_events_are_set_aside(pipeline: Pipeline, capsys: pytest.CaptureFixture[
     # What was set aside stays so without the setting.
     pipeline.write("tautochrone.toml", "")
     pipeline.reload()
+    assert pipeline.run().state == "COMPLETED"
     assert [verdict.equal for verdict in pipeline.verify()] == [True, True]
 
 
