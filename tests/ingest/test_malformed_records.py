@@ -114,6 +114,8 @@ def counted(happened: Happened, name: str) -> Mapping[str, int]:
     events = [e for e in happened.of("malformed_records") if e["dataset"].endswith(f".{name}")]
     assert len(events) <= 1
     parts = ("written", "dropped", "quarantined")
+    # There are fewer files than are named.
+    assert all(sum(event["files"].values()) == event["records"] for event in events)
     return {part: event[part] for event in events for part in parts if event[part]}
 
 
@@ -153,6 +155,7 @@ def differences_when_set_aside(pipeline: Pipeline, cases: Sequence[Case]) -> lis
         wrong += [f"{case.name}: {actual} instead of {expected}"] if actual != expected else []
         query = f"SELECT file, decode(value, 'utf-8') FROM {case.name}__quarantine"
         set_aside = Counter(tuple(row) for row in pipeline.reader.sql(query).collect())
+        assert counted(happened, case.name).get("quarantined", 0) == set_aside.total()
         if set_aside != (records or Counter()):
             wrong.append(f"{case.name}: {set_aside} instead of {records}")
     return wrong
