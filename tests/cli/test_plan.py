@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,3 +202,15 @@ def test_without_the_option_only_errors_are_failures(monkeypatch: pytest.MonkeyP
     assert shown.startswith("! run refused: lake.shop.totals: [INCOMPATIBLE_SCHEMA_CHANGE] it cannot\n")
     assert "    hint: rebuild it\n" in shown
     assert run(monkeypatch, DefinitionError("CIRCULAR", "they read each other")) == 1
+
+
+@pytest.mark.parametrize(("difference", "said"), [(None, "is not known"), ((), "its text is the same")])
+def test_a_difference_that_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    difference: tuple[str, ...] | None,
+    said: str,
+) -> None:
+    changed = replace(CHANGED.datasets[0], difference=difference)
+    assert run(monkeypatch, replace(CHANGED, datasets=(changed,))) == 0
+    assert said in capsys.readouterr().out

@@ -31,7 +31,7 @@ def plan(options: Options, full: Sequence[str] = (), *, everything: bool = False
 
     Raises:
         DefinitionError: what does not fit together in the project.
-        MetaError: the store cannot be read.
+        MetaError: the store cannot be read; `META_STORE_OTHER_RELEASE`.
         LakeError: a table cannot be read.
     """
     spec, settings = located = locate(options)
@@ -55,7 +55,7 @@ def _unchanged(settings: Settings, program: str | Reason) -> ProjectPlan | None:
     evaluating them."""
     if isinstance(program, Reason) or is_service(settings.meta_url) or not store_exists(settings.meta_url):
         return None
-    with existing_store(settings) as store:
+    with existing_store(settings, migrate=False) as store:
         if not has_same_definitions(store, settings, program):
             return None
         latest = store.checkpoints.latest_published(settings.job)

@@ -56,15 +56,22 @@ def project_store(settings: Settings, emit: Emit | None = None) -> Store:
     )
 
 
-def existing_store(settings: Settings, emit: Emit | None = None) -> Store:
+def existing_store(settings: Settings, emit: Emit | None = None, *, migrate: bool = True) -> Store:
     """The store that a project's settings name, for reading: it is never created.
 
+    Args:
+        settings: the project's.
+        emit: gets an event when a service does not answer.
+        migrate: if not, the store of another release is refused, which that release can still open then.
+
     Raises:
-        MetaError: `META_STORE_MISSING`, nothing has run yet.
+        MetaError: `META_STORE_MISSING`, nothing has run yet; `META_STORE_OTHER_RELEASE`.
     """
     url = settings.meta_url
     if not is_service(url) and not store_exists(url):
         raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
+    if not migrate and not is_service(url):
+        return MetaStore.open(url, migrate=False)
     return project_store(settings, emit)
 
 

@@ -134,8 +134,10 @@ def _details(part: DatasetPlan) -> list[str]:
         return []
     is_known = part.change not in (DefinitionChange.NEW, DefinitionChange.REMOVED)
     lines = [f"  {line}" for line in _columns(part)] if is_known else []
-    lines += [f"  {line}" for line in part.difference]
-    if part.change is DefinitionChange.CHANGED and not part.difference:
+    lines += [f"  {line}" for line in part.difference or ()]
+    if part.difference is None:
+        lines.append("  the text of the definition that computed its rows is not known")
+    elif part.change is DefinitionChange.CHANGED and not part.difference:
         lines.append("  its text is the same: what it reads or calls gives another query")
     if part.states:
         lines.append(f"  states built anew: {', '.join(state.table for state in part.states)}")

@@ -50,7 +50,7 @@ def status(arguments: argparse.Namespace) -> int:
     """Every dataset, or the history of one. `checkpoint` and `lag_ms` are what readers see, `done` and
     `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
-    with existing_store(settings) as store:
+    with existing_store(settings, migrate=False) as store:
         statuses, jobs = store.datasets.statuses(), store.jobs.states()
         alarms = store.alarms.current()
         bad_records = _quarantined_rows(statuses, settings.catalog)
@@ -362,7 +362,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
     from tautochrone.app.publications import published_as
 
     _, settings = locate(options_of(arguments))
-    with existing_store(settings) as store:
+    with existing_store(settings, migrate=False) as store:
         lines = [
             {
                 "checkpoint": int(checkpoint.number),
@@ -407,7 +407,7 @@ def _foreign_versions(settings: CatalogSettings, roots: Mapping[TableName, str])
 def sinks(arguments: argparse.Namespace) -> int:
     """Every sink: the checkpoint that it shows, its lag, its last error; or forget one."""
     _, settings = locate(options_of(arguments))
-    with existing_store(settings) as store:
+    with existing_store(settings, migrate=False) as store:
         if arguments.forget:
             known = [sink.name for sink in store.deliveries.sinks()]
             if arguments.forget not in known:

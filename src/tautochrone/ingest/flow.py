@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakMethod
@@ -405,7 +405,8 @@ class FlowQuery(SparkQuery):
 
         def stage(aligned: DataFrame) -> Staged:
             flagged = self.flow.with_flags(aligned)
-            staged, counted = stage_expected(table, fork, flagged, self.expectations)
+            counts = self._malformed.counts_records
+            staged, counted = stage_expected(table, fork, flagged, self.expectations, is_observed=counts)
             violations.update(counted)
             return staged
 
@@ -436,7 +437,9 @@ class FlowQuery(SparkQuery):
             return SplitBatch(good)
         assert self._query is not None
         try:
-            return SplitBatch(good, *self._malformed.set_aside(self._query, self._counted, batch_id))
+            bad, set_aside, files = self._malformed.set_aside(self._query, self._counted, batch_id)
+            self._counted = replace(self._counted, files=files)
+            return SplitBatch(good, bad, set_aside)
         except Exception:
             self.committer.table.discard(good)
             raise

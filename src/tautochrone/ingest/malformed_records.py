@@ -10,9 +10,11 @@ Spark counts while it reads, so a batch without such records is read once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,7 +26,7 @@ from tautochrone.model import events
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, QUARANTINE_SCHEMA
-from tautochrone.spark.sources.malformed import CountedRecords, CountedStream, counted_stream
+from tautochrone.spark.sources.malformed import CountedRecords, CountedStream, counted_stream, records_by_file
 
 __all__ = ["MalformedRecords", "counted_violations"]
 
@@ -67,13 +69,27 @@ class MalformedRecords:
         return self._stream is not None and self._stream.is_counted
 
     def counts(self, query: StreamingQuery) -> CountedRecords:
-        """Of the batch that runs, after its rows were read."""
-        return CountedRecords() if self._stream is None else self._stream.counts(query)
+        """Of the batch that runs, after its rows were read. Where there are some, its files are read again to
+        name those that have them."""
+        if self._stream is None:
+            return CountedRecords()
+        counts = self._stream.counts(query)
+        if not counts.written and not counts.dropped:
+            return counts
+        assert self._session is not None
+        frames = self._stream.records(self._session, query, set_aside=False)
+        try:
+            files = records_by_file(reduce(DataFrame.unionByName, frames)) if frames else {}
+            return replace(counts, files=files)
+        except (PySparkException, Py4JJavaError):
+            # A file that cannot be read any more costs names, not a batch whose rows are written.
+            return counts
 
     def set_aside(
         self, query: StreamingQuery, counts: CountedRecords, batch_id: int
-    ) -> tuple[Staged, SetAside]:
-        """Stage the records of the running batch that its rows are without.
+    ) -> tuple[Staged, SetAside, Mapping[str, int]]:
+        """Stage the records of the running batch that its rows are without; answers also how many are in each
+        file.
 
         Raises:
             IngestError: `QUARANTINE_INCOMPLETE` (retryable), the files do not give the same records again.
@@ -97,7 +113,8 @@ class MalformedRecords:
         first = records.select("file", _reason().alias("reason")).first()
         assert first is not None
         reason = Reason.of(ReasonCode.RECORD_FAILED, error_class=_ERROR_CLASS, text=first["reason"])
-        return staged, SetAside(staged.rows, f"file {first['file']}", reason)
+        set_aside = SetAside(staged.rows, f"file {first['file']}", reason)
+        return staged, set_aside, records_by_file(records)
 
     def report(self, counts: CountedRecords, batch_id: int) -> None:
         """Say how many records of a committed batch did not parse."""

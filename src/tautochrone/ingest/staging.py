@@ -75,14 +75,19 @@ def stage_expected(
     fork: Fork,
     flagged: DataFrame,
     expectations: Sequence[Expectation],
+    *,
+    is_observed: bool = False,
 ) -> tuple[Staged, Mapping[str, int]]:
     """Stage rows of `with_flags` without those that are dropped; answers the violations of each expectation.
+
+    Args:
+        is_observed: something else is counted while the rows are computed; see `LakeTable.stage`.
 
     Raises:
         ExpectationError: a row violates an expectation that fails; nothing is left staged.
     """
     observed = ObservedRows(flagged, expectations)
-    staged = table.stage(fork, observed.rows)
+    staged = table.stage(fork, observed.rows, is_observed=is_observed or bool(expectations))
     try:
         violations = observed.violations(was_read=staged.rows > 0)
         require_expectations_met(table.name, flagged, expectations, violations)

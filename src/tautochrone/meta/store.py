@@ -36,19 +36,28 @@ class MetaStore(Closeable):
     """
 
     @classmethod
-    def open(cls, url: str, *, clock: Callable[[], int] = now_ms) -> MetaStore:
+    def open(cls, url: str, *, clock: Callable[[], int] = now_ms, migrate: bool = True) -> MetaStore:
         """Open a store, creating or migrating it.
 
         Args:
             url: a SQLAlchemy URL, such as `sqlite:////path/meta.db`.
             clock: epoch milliseconds.
+            migrate: if not, a store that this release has not made or migrated is refused.
 
         Raises:
-            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`.
+            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`; without `migrate`
+                `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
         """
         database = StoreDatabase(url)
-        database.migrate()
-        return cls(database, clock)
+        try:
+            if migrate:
+                database.migrate()
+            else:
+                database.require_migrated()
+            return cls(database, clock)
+        except Exception:
+            database.close()
+            raise
 
     def __init__(self, database: StoreDatabase, clock: Callable[[], int] = now_ms) -> None:
         self._database = database

@@ -499,12 +499,15 @@ class LakeTable(ReadableTable, Protocol):
     def fork(self) -> Fork:
         """Read the table's metadata once, fresh from the catalog."""
 
-    def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
+    def stage(self, fork: Fork, rows: Rows, *, local: bool = False, is_observed: bool = False) -> Staged:
         """Write `rows` as data files of the table, without any catalog commit.
 
         `local` says that the rows are few and their plan is a local relation: then the process itself
         writes the file, without a Spark job, when it can. The rows are the same either way;
         `Staged.left_to_spark` says why Spark wrote them.
+
+        `is_observed` says that Spark counts while it computes the rows: then each is computed once. The rows
+        of a table that is clustered are then sorted within each file, not from file to file.
         """
 
     def stage_arrow(self, fork: Fork, rows: Any) -> Staged | Reason:

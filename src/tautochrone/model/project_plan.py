@@ -51,7 +51,7 @@ class Treatment(StrEnum):
     `BUILD`: all rows are computed and replaced. `COMPARE`: all rows are computed, those that differ are
     written. `FOLLOW`: only the change of its inputs is computed. `CREATE`: a streaming table is created and
     its flows begin. `ALTER`: it gets columns. `CLEAR`: it is emptied and its flows begin anew. `LEAVE`:
-    nothing but news of its sources. `RETIRE`: its table stays and no run writes it. `REFUSE`: see `Refusal`.
+    nothing but news of its sources. `RETIRE`: the job leaves its table as it is. `REFUSE`: see `Refusal`.
     """
 
     BUILD = "build"
@@ -126,7 +126,7 @@ class DatasetPlan:
         causes: its inputs that change because of definitions.
         parts: of the definition that differ, as `project.identity.changed_parts` names them.
         difference: of the normalised text, as lines of a unified difference; empty where only what the text
-            evaluates to differs.
+            evaluates to differs. None: the text with which the rows were computed is not known.
         rows: that its table has now; None: it has none yet, or does not tell.
         duration_ms: of its newest refresh that computed all rows, as far as the history knows one.
         states: companion tables of its state, which are built anew with it.
@@ -144,7 +144,7 @@ class DatasetPlan:
     is_news: bool = False
     causes: tuple[TableName, ...] = ()
     parts: tuple[str, ...] = ()
-    difference: tuple[str, ...] = ()
+    difference: tuple[str, ...] | None = ()
     columns: tuple[ColumnChange, ...] = ()
     rows: int | None = None
     duration_ms: int | None = None

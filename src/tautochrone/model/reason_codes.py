@@ -413,7 +413,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "its flows go on from their positions with the new query; rows that are there stay as they are"
     ),
     ReasonCode.DATASET_NOT_DEFINED: (
-        "no definition of the job has it any more: its table stays as it is, and no run writes it"
+        "no definition of the job has it any more: the job leaves its table as it is"
     ),
     ReasonCode.FLOW_BEGINS: "{table} has no position of it: it reads its source from the beginning",
     ReasonCode.FLOW_POSITION_LOST: (

@@ -81,6 +81,7 @@ __all__ = [
     "SnapshotFunction",
     "check_auto_cdc",
     "check_sequence",
+    "event_quarantine_name",
     "event_table",
     "event_table_name",
     "over_event_tables",
@@ -327,14 +328,9 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
     query = SqlQuery(text, flow.location, flow.scope)
     merging = replace(flow, name=f"{flow.name}__merge", query=query, snapshots=None)
     flows = [merging if other.name == flow.name else other for other in definitions.flows]
-    datasets = {
-        # Records on which the flow fails are those of the table of its events.
-        other: replace(dataset, bad_records_of=name) if dataset.bad_records_of == target.name else dataset
-        for other, dataset in definitions.datasets.items()
-    }
     changed = replace(
         definitions,
-        datasets={**datasets, name: events},
+        datasets={**definitions.datasets, name: events},
         # Expectations are those of the rows that the merge writes: all events are kept.
         flows=(*flows, replace(flow, target=name, auto_cdc=None, expectations=())),
     )
@@ -342,15 +338,17 @@ def event_table(definitions: Definitions, flow: Flow) -> EventTable:
 
 
 def without_unused_quarantine(definitions: Definitions, table: TableName) -> Definitions:
-    """The definitions without a quarantine table of AUTO CDC flows that read no records from outside.
+    """The definitions without the quarantine tables of AUTO CDC flows that read no records from outside.
 
-    Events that such flows set aside stay in the table that they read. The records of the other flows are
-    those of the tables of their events by now: see `event_table`.
+    Events that such flows set aside stay in the table that they read: no `event_table` was made for them.
     """
-    flows = definitions.flows_of(table)
-    if not any(flow.auto_cdc and flow.sets_aside for flow in flows):
+    flows = [flow for flow in definitions.flows_of(table) if flow.auto_cdc and flow.sets_aside]
+    unused = {event_table_name(flow) for flow in flows} - definitions.datasets.keys()
+    if not unused:
         return definitions
-    datasets = {name: each for name, each in definitions.datasets.items() if each.bad_records_of != table}
+    datasets = {
+        name: each for name, each in definitions.datasets.items() if each.bad_records_of not in unused
+    }
     return replace(definitions, datasets=datasets)
 
 
@@ -390,6 +388,11 @@ def over_snapshot_table(definitions: Definitions, flow: Flow) -> Definitions:
 def event_table_name(flow: Flow) -> TableName:
     """The name of the table that holds the events of a flow."""
     return _table_name(flow, "events")
+
+
+def event_quarantine_name(flow: Flow) -> TableName:
+    """The name of the quarantine table of a flow's events: other flows into its table have their own."""
+    return _table_name(flow, "quarantine")
 
 
 def _table_name(flow: Flow, suffix: str) -> TableName:

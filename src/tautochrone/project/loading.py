@@ -22,13 +22,14 @@ from tautochrone.errors import DefinitionError, all_at_once
 from tautochrone.model.definitions import Dataset, DatasetKind, OtherCatalogs, SourceLocation
 from tautochrone.model.names import TableName
 from tautochrone.model.source import QUARANTINE_SCHEMA, BadRecords, quarantine_of
+from tautochrone.project.auto_cdc import event_quarantine_name, event_table_name
 from tautochrone.project.databricks.notebooks import (
     Dbutils,
     is_written_for_databricks,
     magic_warnings,
     runs_as_main,
 )
-from tautochrone.project.definitions import Definitions
+from tautochrone.project.definitions import Definitions, Flow
 from tautochrone.project.explain_failure import explain
 from tautochrone.project.invariant_files import read_invariants
 from tautochrone.project.libraries import Libraries
@@ -267,6 +268,8 @@ def _is_catalog(key: str) -> bool:
 def with_quarantines(definitions: Definitions, settings: Mapping[str, BadRecordsSetting]) -> Definitions:
     """The definitions, with a quarantine table for each streaming table with a flow that quarantines.
 
+    Each AUTO CDC flow has its own, for the table of its events.
+
     Raises:
         DefinitionError: `QUARANTINE_NAME_TAKEN`, a dataset of the project has its name.
     """
@@ -277,16 +280,18 @@ def with_quarantines(definitions: Definitions, settings: Mapping[str, BadRecords
     for flow in definitions.flows:
         target = definitions.datasets.get(flow.target)
         if flow.name in quarantining_flows and target and target.kind is DatasetKind.STREAMING_TABLE:
-            quarantine_tables[quarantine_of(target.name)] = _quarantine_table(target)
-    for name, dataset in quarantine_tables.items():
-        if name in definitions.datasets:
-            raise DefinitionError(
-                "QUARANTINE_NAME_TAKEN",
-                f"The bad records of {dataset.bad_records_of} go into {name}, and a dataset is called so",
-                location=str(definitions.datasets[name].location),
-                hint="rename that dataset",
-                sqlstate="42P07",
-            )
+            table = _quarantine_table(target, flow)
+            taken = definitions.datasets.get(table.name) or quarantine_tables.get(table.name)
+            if taken is not None and taken.bad_records_of != table.bad_records_of:
+                raise DefinitionError(
+                    "QUARANTINE_NAME_TAKEN",
+                    f"The bad records of {table.bad_records_of} go into {table.name}, and a dataset is "
+                    "called so",
+                    location=str(taken.location),
+                    hint="rename that dataset, or the flow",
+                    sqlstate="42P07",
+                )
+            quarantine_tables[table.name] = table
     flows = tuple(
         replace(flow, sets_aside=True) if flow.name in quarantining_flows and flow.auto_cdc else flow
         for flow in definitions.flows
@@ -295,12 +300,13 @@ def with_quarantines(definitions: Definitions, settings: Mapping[str, BadRecords
     return replace(definitions, datasets=datasets, flows=flows) if quarantine_tables else definitions
 
 
-def _quarantine_table(target: Dataset) -> Dataset:
+def _quarantine_table(target: Dataset, flow: Flow) -> Dataset:
+    is_merged = flow.auto_cdc is not None
     return Dataset(
-        name=quarantine_of(target.name),
+        name=event_quarantine_name(flow) if is_merged else quarantine_of(target.name),
         kind=DatasetKind.STREAMING_TABLE,
         location=target.location,
         comment=f"Records on which the flows into {target.name.table} failed",
         schema_ddl=QUARANTINE_SCHEMA,
-        bad_records_of=target.name,
+        bad_records_of=event_table_name(flow) if is_merged else target.name,
     )

@@ -455,8 +455,9 @@ SETTINGS = (
         key="flows.*.bad_records",
         kind=Choice(BadRecords),
         meaning="what becomes of Kafka records on which this flow's query fails, and of records of files "
-        "that do not parse: `fail` (as without it: what Spark does), or `quarantine` into its quarantine "
-        "table ([Kafka](kafka.md#bad-records), [files](files.md#records-that-do-not-parse)). With "
+        "that do not parse: `fail` (as without it: the flow fails at such a record of Kafka, and writes NULL "
+        "for one of a file, as Spark does), or `quarantine` into its quarantine table "
+        "([Kafka](kafka.md#bad-records), [files](files.md#records-that-do-not-parse)). With "
         "`quarantine` a flow of AUTO CDC also leaves out [events without key or "
         "sequence](auto-cdc.md#events-without-key-or-sequence)",
     ),

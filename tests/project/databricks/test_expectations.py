@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 ORDERS = """
 from pyspark import pipelines as dp
 
-@dp.table
+@dp.table(cluster_by=["id"])
 @dp.expect("cheap", "amount < 100")
 @dp.expect_or_drop("known", "id IS NOT NULL")
 def orders():
@@ -73,7 +73,9 @@ def test_derived_streaming_table_counts_what_its_flows_took_in(project: DialectP
         import dlt
 
         rules = {"paid": "amount > 0"}
-        dlt.create_streaming_table("copies", expect_all_or_drop=rules, expect_all={"k": "kind = 'a'"})
+        dlt.create_streaming_table(
+            "copies", expect_all_or_drop=rules, expect_all={"k": "kind = 'a'"}, cluster_by=["id"]
+        )
 
         @dlt.append_flow(target="copies")
         def first():

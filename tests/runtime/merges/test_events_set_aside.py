@@ -79,3 +79,55 @@ def test_events_are_set_aside(pipeline: Pipeline, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     for name in TARGETS:
         assert f"lake.default.{name}: 4 events have no key or no sequence value" in shown
+    # What was set aside stays so without the setting.
+    pipeline.write("tautochrone.toml", "")
+    pipeline.reload()
+    assert pipeline.run().state == "COMPLETED"
+    assert [verdict.equal for verdict in pipeline.verify()] == [True, True]
+
+
+TWO_FLOWS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+dp.create_streaming_table("newest")
+for name in ("first", "second"):
+
+    @dp.temporary_view(name=f"files_of_{name}")
+    def files(name=name):
+        return spark.readStream.schema("id BIGINT, v BIGINT, seq BIGINT").json(f"@IN@/{name}")
+
+    dp.create_auto_cdc_flow(
+        name=name, target="newest", source=f"files_of_{name}", keys=["id"], sequence_by="seq",
+        stored_as_scd_type=1,
+    )
+"""
+
+
+def test_malformed_records_of_each_flow_are_set_aside(pipeline: Pipeline) -> None:
+    """Also where another flow into the table has no such setting."""
+    pipeline.write("definitions/p.py", TWO_FLOWS.replace("@IN@", str(pipeline.folder / "input")))
+    for number, name in enumerate(("first", "second")):
+        good = json.dumps({"id": number, "v": 1, "seq": 1})
+        malformed = f'{{"id": {number}, "v": "x", "seq": 2}}'
+        pipeline.write(f"input/{name}/a.json", f"{good}\n{malformed}\n")
+    pipeline.write("tautochrone.toml", '[flows.second]\nbad_records = "quarantine"\n')
+    pipeline.reload()
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED"
+    assert pipeline.query("SELECT id, v FROM newest") == [(0, None), (1, 1)]
+    (quarantined,) = happened.of("quarantined")
+    assert (quarantined["flow"], quarantined["beside"]) == ("second", "lake.default.second__quarantine")
+    assert pipeline.query("SELECT flow FROM second__quarantine") == [("second",)]
+    pipeline.write(
+        "tautochrone.toml",
+        "".join(f'[flows.{name}]\nbad_records = "quarantine"\n' for name in ("first", "second")),
+    )
+    pipeline.reload()
+    for number, name in enumerate(("first", "second")):
+        pipeline.write(f"input/{name}/b.json", f'{{"id": {number}, "v": "y", "seq": 3}}\n')
+    assert pipeline.run().state == "COMPLETED"
+    assert pipeline.query("SELECT id, v FROM newest") == [(0, None), (1, 1)]
+    counts = "SELECT (SELECT count(*) FROM first__quarantine), (SELECT count(*) FROM second__quarantine)"
+    assert pipeline.query(counts) == [(1, 2)]

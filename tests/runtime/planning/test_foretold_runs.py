@@ -174,3 +174,37 @@ def _require_expected(name: str, plan: ProjectPlan) -> None:
         assert [c.kind for c in datasets["sales"].columns] == [ColumnChangeKind.KEPT]
     elif name == "view_gone_and_type":
         assert DangerKind.SINK_REBUILT in dangers
+
+
+def test_what_waits_and_what_a_run_could_not_compute(pipeline: Pipeline) -> None:
+    """A new view over a refused table waits, and a text that was recorded and failed is not compared."""
+    pipeline.write("in/a.json", '{"id": 1}\n')
+    pipeline.write(
+        "definitions/base.py",
+        f"""
+        from pyspark import pipelines as dp
+        from pyspark.sql import SparkSession
+
+        @dp.table
+        def base():
+            return SparkSession.active().readStream.schema("id INT").json("{pipeline.folder}/in")
+        """,
+    )
+    pipeline.write("definitions/copied.sql", "CREATE STREAMING TABLE copied AS SELECT * FROM STREAM base;")
+    pipeline.write("definitions/v.sql", "CREATE MATERIALIZED VIEW v AS SELECT id FROM base;")
+    assert pipeline.run().state == "COMPLETED"
+    query = "SELECT CAST(concat('x', id) AS INT) AS id FROM base"
+    pipeline.write("definitions/v.sql", f"CREATE MATERIALIZED VIEW v AS {query};")
+    assert pipeline.run().failure("v")
+    pipeline.write("definitions/new.sql", "CREATE MATERIALIZED VIEW new AS SELECT count(*) AS n FROM copied;")
+    datasets = by_name(pipeline.plan(full=["base"]))
+    refusal = datasets["copied"].refusal
+    assert refusal is not None
+    assert refusal.error_class == "STREAM_INPUT_CHANGED"
+    new = datasets["new"]
+    assert (new.treatment, new.mode) == (Treatment.LEAVE, None)
+    assert new.reason.code is ReasonCode.WAITS_FOR_INPUT
+    assert (datasets["v"].change, datasets["v"].difference) == (DefinitionChange.CHANGED, None)
+    assert "new" not in {
+        event["dataset"].rpartition(".")[2] for event in pipeline.run(full=["base"]).of("refresh")
+    }

@@ -51,12 +51,19 @@ __all__ = [
 ]
 
 
-def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> Staged:
+_DISTRIBUTION = "write.distribution-mode"
+
+
+def write_files(
+    iceberg: Iceberg, name: TableName, table: Any, rows: Rows, *, is_observed: bool = False
+) -> Staged:
     """Let Spark write `rows` as data files of the Java `table`, without a commit.
 
     Iceberg's own compaction works the same way: the table is registered under a key, the write names the
     key instead of a table, and a coordinator on the driver collects the written files. It works in any
     session, whatever its catalogs are, and never accesses the catalog.
+
+    With `is_observed` each row is computed once; see `model.lake.LakeTable.stage`.
     """
     group, at_ms = str(uuid.uuid4()), staged_at_ms(table)
     iceberg.activate(rows.sparkSession)
@@ -65,7 +72,11 @@ def write_files(iceberg: Iceberg, name: TableName, table: Any, rows: Rows) -> St
     cache.add(group, table)
     try:
         # Fan-out: rows arrive in any order, a clustered writer would refuse the second partition.
-        rows.write.format("iceberg").mode("append").option("fanout-enabled", "true").save(group)
+        write = rows.write.format("iceberg").mode("append").option("fanout-enabled", "true")
+        if is_observed and str(table.properties().get(_DISTRIBUTION)) != "none":
+            # Iceberg's default but for sorted tables: ranges need a sample, for which all rows are computed.
+            write = write.option("distribution-mode", "hash" if table.spec().isPartitioned() else "none")
+        write.save(group)
         try:
             files = items(coordinator.fetchNewFiles(table, group))
         except Py4JJavaError as error:

@@ -77,13 +77,13 @@ class IcebergTable(IcebergMaintenance):
 
     # -- staging: files without a version ---------------------------------------------------------
 
-    def stage(self, fork: Fork, rows: Rows, *, local: bool = False) -> Staged:
+    def stage(self, fork: Fork, rows: Rows, *, local: bool = False, is_observed: bool = False) -> Staged:
         def write() -> Staged:
             table = fork.handle.table
             data = local_rows(table, rows) if local else None
             if data is not None:
                 return write_locally(self._name, table, rows, data)
-            staged = write_files(self._iceberg, self._name, table, rows)
+            staged = write_files(self._iceberg, self._name, table, rows, is_observed=is_observed)
             return (
                 replace(staged, left_to_spark=Reason.of(ReasonCode.ROWS_NOT_ON_DRIVER)) if local else staged
             )

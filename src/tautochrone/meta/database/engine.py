@@ -112,6 +112,26 @@ class StoreDatabase:
             elif revision != HEAD:
                 _upgrade(connection, revision)
 
+    def require_migrated(self) -> None:
+        """Check that the store is as this release makes it. Changes nothing.
+
+        Raises:
+            MetaError: `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`, `META_STORE_UNRELEASED`;
+                `META_STORE_FAILED`, `META_STORE_BUSY`.
+        """
+        revision = self.revision()
+        if revision is None:
+            raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
+        if revision in _UNRELEASED:
+            raise _unreleased_error()
+        if revision != HEAD:
+            raise MetaError(
+                "META_STORE_OTHER_RELEASE",
+                f"The store has the schema {revision} of another release, and this one reads {HEAD}",
+                hint="use the release that runs the pipeline; a store of an earlier release is migrated by "
+                "the next run with this one",
+            )
+
     def revision(self) -> str | None:
         """The newest migration that the store has had; None for an empty one. Changes nothing.
 
@@ -221,12 +241,7 @@ def _create(connection: Connection) -> None:
 
 def _upgrade(connection: Connection, revision: str) -> None:
     if revision in _UNRELEASED:
-        raise MetaError(
-            "META_STORE_UNRELEASED",
-            "The store was written before the first release of Tautochrone, from which on stores are kept",
-            hint="start with a new store: move the file away, or give another database; taut run rebuilds "
-            "from the lake what is published",
-        )
+        raise _unreleased_error()
     # Imported here because it takes half a second, which only stores of older releases need.
     from alembic import command
     from alembic.config import Config
@@ -244,3 +259,12 @@ def _upgrade(connection: Connection, revision: str) -> None:
             f"The store was written by another version of Tautochrone: {error}",
             hint="Install the newer version again, or start with a new store (taut run rebuilds it).",
         ) from error
+
+
+def _unreleased_error() -> MetaError:
+    return MetaError(
+        "META_STORE_UNRELEASED",
+        "The store was written before the first release of Tautochrone, from which on stores are kept",
+        hint="start with a new store: move the file away, or give another database; taut run rebuilds "
+        "from the lake what is published",
+    )

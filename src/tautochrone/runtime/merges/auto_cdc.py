@@ -118,7 +118,7 @@ class AutoCdcRefresher:
                 events = self._events(task, flow, name, merged.get(str(name)), session)
                 if events is not None:
                     set_aside += _set_aside(task, flow, name, events)
-                    parts.append(merged_events(flow, events))
+                    parts.append(merged_events(flow, events) if flow.flow.sets_aside else events)
         rows = sum(self._row_bound(name, merged.get(str(name)), task.inputs[name]) for _, name in inputs)
         if changed is not None:
             rows = changed.count

@@ -157,8 +157,11 @@ def lacks_key_or_sequence(flow: ResolvedFlow) -> Column:
 
 
 def merged_events(flow: ResolvedFlow, events: DataFrame) -> DataFrame:
-    """The events of a flow without those that it sets aside."""
-    return events.where(~lacks_key_or_sequence(flow)) if flow.flow.sets_aside else events
+    """Of events that were read already, those that were merged: the others were set aside.
+
+    Whether the flow sets events aside now says nothing of them.
+    """
+    return events.where(~lacks_key_or_sequence(flow))
 
 
 def auto_cdc_of(flows: Sequence[ResolvedFlow]) -> AutoCdc | None:

@@ -182,7 +182,7 @@ class TablePlanner:
         if stored is None:
             return self._created(table)
         fork = stored.fork()
-        change, parts = self._definition_change(table, fork)
+        change, parts, difference = self._definition_change(table, fork)
         planned = DatasetPlan(
             dataset=table,
             kind=dataset.kind,
@@ -191,7 +191,7 @@ class TablePlanner:
             reason=Reason.of(ReasonCode.DEFINITION_UNCHANGED),
             parts=parts,
             columns=self._columns(table),
-            difference=self._difference(table, change),
+            difference=difference,
             rows=stored.row_count(fork.version),
             duration_ms=self._full_duration_ms(table),
             location=str(dataset.location),
@@ -206,10 +206,9 @@ class TablePlanner:
 
     def _created(self, table: TableName) -> DatasetPlan:
         dataset, is_view = self._job.definitions.datasets[table], self._topology.is_view(table)
-        self.foretold[table] = Foretold(change=history_replaced(table, NO_VERSION))
         is_root = table in self._topology.root_tables
         mode = RefreshMode.FULL if is_view else RefreshMode.APPEND
-        return DatasetPlan(
+        planned = DatasetPlan(
             dataset=table,
             kind=dataset.kind,
             change=DefinitionChange.NEW if table not in self._registered else DefinitionChange.UNCHANGED,
@@ -219,23 +218,32 @@ class TablePlanner:
             columns=column_changes(StructType(), self._job.graph.schemas[table], are_kept=False),
             location=str(dataset.location),
         )
+        failed = None if is_root else self._failed_input(table)
+        if failed is not None:
+            treatment = Treatment.LEAVE if is_view else Treatment.CREATE
+            return self._waiting(replace(planned, treatment=treatment, mode=None), failed)
+        self.foretold[table] = Foretold(change=history_replaced(table, NO_VERSION))
+        return planned
 
-    def _definition_change(self, table: TableName, fork: Fork) -> tuple[DefinitionChange, tuple[str, ...]]:
-        """Whether another definition made the rows, and which of its parts differ."""
+    def _definition_change(
+        self, table: TableName, fork: Fork
+    ) -> tuple[DefinitionChange, tuple[str, ...], tuple[str, ...] | None]:
+        """Whether another definition made the rows, which of its parts differ, and in which lines of text."""
         entry = self._registered.get(table)
         if entry is None:
-            return DefinitionChange.NEW, ()
+            return DefinitionChange.NEW, (), ()
         current, stored = self._topology.fingerprint(table), entry.definition
         if self._topology.is_view(table):
             last_commit = fork.commit_metadata
             stored = stored if last_commit is None else last_commit.definition or stored
         if stored == current:
-            return DefinitionChange.UNCHANGED, ()
+            return DefinitionChange.UNCHANGED, (), ()
         if "+" not in stored + current:
             reason = why_other_definition(stored, current)
             if reason.code is not ReasonCode.DEFINITION_CHANGED:
-                return DefinitionChange.UNCHANGED, ()
-        return DefinitionChange.CHANGED, tuple(changed_parts(stored, current))
+                return DefinitionChange.UNCHANGED, (), ()
+        parts = tuple(changed_parts(stored, current))
+        return DefinitionChange.CHANGED, parts, self._difference(table, stored)
 
     def _columns(self, table: TableName) -> tuple[ColumnChange, ...]:
         before, after = self._job.lake.schema(table), self._job.graph.schemas[table]
@@ -251,10 +259,12 @@ class TablePlanner:
         is_made = dataset.bad_records_of is not None or dataset.events_of is not None
         return not is_made and dataset.schema_ddl is None and not self._merges(table)
 
-    def _difference(self, table: TableName, change: DefinitionChange) -> tuple[str, ...]:
+    def _difference(self, table: TableName, stored: str) -> tuple[str, ...] | None:
+        """In which lines the text differs from that of the definition with the fingerprint `stored`."""
         details = self._details.get(table)
-        if details is None or change is not DefinitionChange.CHANGED:
-            return ()
+        if details is None or details.definition != stored:
+            # A run has recorded a newer text, and could not compute its rows.
+            return None
         flows = self._topology.flows(table)
         return text_difference(
             details.text, "\n\n".join(without_literals(flow.flow.query.written) for flow in flows)

@@ -19,7 +19,7 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.setting_declarations import LIMITS, nearest
 from tautochrone.project.settings import BadRecordsSetting, FlowLimits, RecreatedTopicSetting
 from tautochrone.runtime.streams.change_logs import change_log_of
-from tautochrone.spark.sources.malformed import why_none_is_set_aside
+from tautochrone.spark.sources.malformed import reads_text_files, why_none_is_set_aside
 from tautochrone.spark.sources.registry import limited, rate_limits_by_label, sources_of
 from tautochrone.spark.sources.stream_as_batch import flow_replay
 
@@ -102,24 +102,42 @@ def check_bad_records(settings: Mapping[str, BadRecordsSetting], graph: Graph) -
         resolved = _known_flow(graph, name, setting.origin)
         if setting.policy is BadRecords.FAIL:
             continue
-        assert graph.analysis_session is not None
-        if any(_sets_events_aside(graph.flows.get(each)) for each in (name, f"{name}__merge")):
-            continue
-        reason = "it writes no streaming table from outside"
+        is_merged = any(_sets_events_aside(graph.flows.get(each)) for each in (name, f"{name}__merge"))
+        reason = None if is_merged else "it writes no streaming table from outside"
         if _is_from_outside(graph, resolved):
-            rows = resolved.flow.evaluate(graph.analysis_session)
-            replay = flow_replay(graph.analysis_session, rows)
-            of_files = why_none_is_set_aside(rows)
-            reason = replay.reason if isinstance(replay, Unsupported) and of_files is not None else ""
-            reason = f"{reason}; {of_files}" if reason else ""
-        if reason:
+            reason = _why_no_record_is_set_aside(graph, resolved, is_merged=is_merged)
+        if reason is not None:
             raise SettingsError(
                 "QUARANTINE_NOT_SUPPORTED",
                 f"Flow {name} cannot quarantine bad records: {reason}",
                 location=setting.origin,
-                hint="a flow over CSV, JSON or XML files can, one of AUTO CDC, and one that takes one Kafka "
-                "source row by row: select, where, explode; do the rest in a view over its table",
+                hint="a flow can that reads CSV, JSON or XML files once, or takes one Kafka source row by "
+                "row (select, where, explode), and one of AUTO CDC over other sources; do the rest in a view "
+                "over its table",
             )
+
+
+def _why_no_record_is_set_aside(graph: Graph, resolved: ResolvedFlow, *, is_merged: bool) -> str | None:
+    """Why no record of a flow's sources can be set aside, as text; None: they can.
+
+    Args:
+        is_merged: its events are set aside, so its sources need not have records that may be bad.
+    """
+    session = graph.analysis_session
+    assert session is not None
+    rows = resolved.flow.evaluate(session)
+    if is_merged and not reads_text_files(rows) and not _reads_records(session, rows):
+        return None
+    of_files = why_none_is_set_aside(rows)
+    if of_files is None:
+        return None
+    replay = flow_replay(session, rows)
+    return f"{replay.reason}; {of_files}" if isinstance(replay, Unsupported) else None
+
+
+def _reads_records(session: SparkSession, rows: DataFrame) -> bool:
+    """Whether a query of streams has a source whose single records can be read again, such as Kafka."""
+    return any(not isinstance(source.record_reader(session), Unsupported) for source in sources_of(rows))
 
 
 def _sets_events_aside(resolved: ResolvedFlow | None) -> bool:

@@ -254,9 +254,13 @@ def _may_accept_null(expression: JavaObject) -> bool:
 
 
 def _ignores_corrupt_files(leaf: JavaObject, reads: FileReads) -> bool:
-    setting = "spark.sql.files.ignoreCorruptFiles"
-    default = reads.conf.get(setting, str(leaf.relation().sparkSession().conf().get(setting)))
+    default = _setting("spark.sql.files.ignoreCorruptFiles", leaf, reads)
     return _options(leaf).get("ignorecorruptfiles", default).lower() == "true"
+
+
+def _setting(name: str, leaf: JavaObject, reads: FileReads) -> str:
+    """A setting of Spark as the query has it."""
+    return reads.conf.get(name, str(leaf.relation().sparkSession().conf().get(name)))
 
 
 def _obstacle(leaf: JavaObject, reads: FileReads) -> str | None:
@@ -277,7 +281,8 @@ def _obstacle(leaf: JavaObject, reads: FileReads) -> str | None:
         return "which rows of a corrupt file are ignored depends on the columns that the query reads"
     if file_format in _TEXT_FORMATS:
         # Which rows are malformed depends on the columns that a query reads.
-        corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").lower()
+        default = _setting("spark.sql.columnNameOfCorruptRecord", leaf, reads)
+        corrupt = options.get("columnnameofcorruptrecord", default).lower()
         if options.get("mode", "permissive").lower() != "permissive" or corrupt in names:
             return "which rows are malformed depends on the columns that the query reads"
     return None

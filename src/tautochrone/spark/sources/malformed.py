@@ -4,9 +4,10 @@ In PERMISSIVE mode Spark makes NULL values of what it cannot parse, and puts the
 corrupt records if the reader's schema has one. So the leaf of a file source gets that column, Spark counts
 where it has a value, and the query above sees the columns of before:
 
-    leaf                    leaf + corrupt column → count by file → (set aside: leave such rows out) → columns
+    leaf                    leaf + corrupt column → count → (set aside: leave such rows out) → columns
 
-Each file is read once. Only the files of a batch that has records to be set aside are read a second time.
+Only the files of a batch that has such records are read a second time: to name the files, or to set the
+records aside.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ from tautochrone.spark.sources.registry import is_stream_leaf, source_of
 from tautochrone.spark.sources.spark_source import with_field
 from tautochrone.spark.sources.stream_as_batch import renamed
 
-__all__ = ["CountedRecords", "CountedStream", "counted_stream", "why_none_is_set_aside"]
+__all__ = [
+    "CountedRecords",
+    "CountedStream",
+    "counted_stream",
+    "reads_text_files",
+    "records_by_file",
+    "why_none_is_set_aside",
+]
 
 _FORMATS = ("csv", "json", "xml")
 _CORRUPT = "__tautochrone_corrupt"
-_FILE = "__tautochrone_file"
 _METRIC = "__tautochrone_malformed_"
 _FILES_NAMED = 20
-_FILES_TRACKED = 10_000
-"""In so many files with such records the counts by file are exact; the count of all records always is."""
+_SAMPLED = "the query divides the rows into ranges, for which Spark reads them twice"
 _OPTION, _SETTING = "columnnameofcorruptrecord", "spark.sql.columnNameOfCorruptRecord"
 
 
@@ -105,30 +111,33 @@ class CountedStream:
         return bool(self._readers)
 
     def counts(self, query: StreamingQuery) -> CountedRecords:
-        """Of the batch that runs, after its rows were read."""
+        """Of the batch that runs, after its rows were read; the files are not named."""
         if not self._readers:
             return CountedRecords()
         observed: Any = _execution(query).observedMetrics()
-        counts, files = dict.fromkeys(("written", "dropped", "set_aside"), 0), dict[str, int]()
+        counts = dict.fromkeys(("written", "dropped", "set_aside"), 0)
         for reader in self._readers:
-            if not observed.contains(reader.metric):
-                continue
-            metrics = json.loads(observed.apply(reader.metric).json())
-            counts[reader.fate] += int(metrics["records"])
-            for file in metrics.get("files") or ():
-                if file.get("item") is not None:
-                    files[file["item"]] = files.get(file["item"], 0) + int(file["count"])
-        return CountedRecords(**counts, files=files)
+            if observed.contains(reader.metric):
+                counts[reader.fate] += int(json.loads(observed.apply(reader.metric).json())["records"])
+        return CountedRecords(counts["written"], counts["dropped"], counts["set_aside"])
 
-    def records(self, session: SparkSession, query: StreamingQuery) -> list[DataFrame]:
-        """What the running batch sets aside, read again: the columns `file`, `record` and `missing`, the
-        names of the columns that have no value."""
+    def records(
+        self, session: SparkSession, query: StreamingQuery, *, set_aside: bool = True
+    ) -> list[DataFrame]:
+        """What did not parse of the running batch, read again: the columns `file`, `record` and `missing`,
+        the names of the columns that have no value.
+
+        Args:
+            session: in which the query was evaluated.
+            query: of the batch.
+            set_aside: those that are set aside, or those that are written or dropped.
+        """
         execution = _execution(query)
         frames = []
         for reader in self._readers:
             read = _columns_read(execution.optimizedPlan(), reader.metric)
             # Nothing is read of a source that has no files in this batch.
-            if reader.fate == "set_aside" and read:
+            if (reader.fate == "set_aside") is set_aside and read:
                 frames += [
                     _malformed(_as_batch(session, node.child()), reader, read)
                     for node in walk(execution.analyzed())
@@ -137,16 +146,47 @@ class CountedStream:
         return frames
 
 
+def records_by_file(records: DataFrame) -> dict[str, int]:
+    """How many records of `CountedStream.records` are in each of the files that have most of them."""
+    # The columns without a value must be read again, else other records would be malformed.
+    counts = records.groupBy("file").agg(sf.count("record").alias("n"), sf.max("missing"))
+    return {
+        row["file"]: row["n"] for row in counts.orderBy(sf.desc("n"), "file").limit(_FILES_NAMED).collect()
+    }
+
+
+def reads_text_files(frame: DataFrame) -> bool:
+    """Whether a streaming query reads files whose records may not parse."""
+    return bool(_text_sources(frame))
+
+
+def _text_sources(frame: DataFrame) -> list[JavaObject]:
+    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
+    return [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+
+
 def why_none_is_set_aside(frame: DataFrame) -> str | None:
     """Why no record of the files that a streaming query reads can be set aside, as text; None if they can."""
-    leaves = [leaf for leaf in items(analyzed_plan(frame).collectLeaves()) if is_stream_leaf(leaf)]
-    of_text = [leaf.dataSource() for leaf in leaves if _text_format(source_of(leaf)) is not None]
+    of_text = _text_sources(frame)
     if not of_text:
         return "it reads no files of CSV, JSON or XML"
     if any(left.equals(right) for left, right in combinations(of_text, 2)):
         # A record may be malformed for one part of the query, and good for another.
         return "it reads the same files more than once"
-    return None
+    return _SAMPLED if _takes_sample(analyzed_plan(frame)) else None
+
+
+def _takes_sample(plan: JavaObject) -> bool:
+    """Whether the stream is divided into ranges: for their bounds Spark computes all rows once more.
+
+    A sort divides rows so too, which Spark refuses on streams.
+    """
+    return any(
+        kind(node) == "RepartitionByExpression"
+        and node.isStreaming()
+        and any(kind(part) == "SortOrder" for part in items(node.partitionExpressions()))
+        for node in walk_with_subqueries(plan)
+    )
 
 
 def counted_stream(session: SparkSession, frame: DataFrame, *, set_aside: bool) -> CountedStream:
@@ -208,6 +248,8 @@ def _obstacle(session: SparkSession, plan: JavaObject, source: FileSource, reade
         return "the query reads none of the columns of the files"
     if reader.fate == "set_aside":
         return None
+    if _takes_sample(plan):
+        return _SAMPLED
     if file_format == "csv" and mode == "dropmalformed" and unread:
         return "which lines of CSV are dropped depends on the columns that the query reads"
     if file_format == "json" and _may_accept_null(plan, _corrupt_column(source, session)):
@@ -274,9 +316,7 @@ def _replaced(session: SparkSession, reader: _Reader, *, counts: bool) -> JavaOb
     rows = dataframe_of_plan(session, reader.counted)
     corrupt = sf.col(quoted(reader.corrupt))
     if counts:
-        rows = rows.withColumn(_FILE, sf.when(corrupt.isNotNull(), sf.input_file_name()))
-        files = sf.expr(f"approx_top_k({_FILE}, {_FILES_NAMED}, {_FILES_TRACKED})")
-        rows = rows.observe(reader.metric, sf.count(corrupt).alias("records"), files.alias("files"))
+        rows = rows.observe(reader.metric, sf.count(corrupt).alias("records"))
     if reader.fate != "written":
         rows = rows.where(corrupt.isNull())
     return renamed(session, reader.leaf, analyzed_plan(rows))
@@ -292,15 +332,19 @@ def _counts(node: JavaObject, metric: str) -> bool:
 
 
 def _columns_read(optimized: JavaObject, metric: str) -> frozenset[str]:
-    """The columns that the reader parses: which records are malformed depends on them."""
-    return frozenset(
-        str(column.name())
-        for node in walk(optimized)
-        if _counts(node, metric)
-        for part in walk(node.child())
-        if part.children().size()
-        for column in items(part.references().toSeq())
-    )
+    """The columns that the reader parses: which records are malformed depends on them. None of a batch
+    without files."""
+    columns = set[str]()
+    for node in walk(optimized):
+        if not _counts(node, metric):
+            continue
+        parts = list(walk(node.child()))
+        if kind(parts[-1]) == "LocalRelation":
+            continue
+        # A leaf below no other node gives all its columns.
+        read = [part.references().toSeq() for part in parts if part.children().size()] or [parts[-1].output()]
+        columns |= {str(column.name()) for each in read for column in items(each)}
+    return frozenset(columns)
 
 
 def _as_batch(session: SparkSession, plan: JavaObject) -> DataFrame:
@@ -315,10 +359,10 @@ def _as_batch(session: SparkSession, plan: JavaObject) -> DataFrame:
 
 def _malformed(rows: DataFrame, reader: _Reader, columns_read: frozenset[str]) -> DataFrame:
     # These columns must be read again, else other records would be malformed.
-    columns = [name for name in rows.columns if name in columns_read and name not in (reader.corrupt, _FILE)]
+    columns = [name for name in rows.columns if name in columns_read and name != reader.corrupt]
     missing = [sf.when(sf.col(quoted(name)).isNull(), sf.lit(name)) for name in columns]
     return rows.where(sf.col(quoted(reader.corrupt)).isNotNull()).select(
-        sf.col(_FILE).alias("file"),
+        sf.input_file_name().alias("file"),
         sf.col(quoted(reader.corrupt)).alias("record"),
         sf.concat_ws(", ", *missing).alias("missing"),
     )
