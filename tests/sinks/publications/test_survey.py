@@ -80,7 +80,7 @@ def test_a_table_in_the_place_of_the_first_delivery(
     assert lake.shown(LINES) == lake.rows(LINES, 1)
 
 
-def test_a_version_that_expired_is_not_compared_and_a_table_that_is_gone_is_an_error(
+def test_expired_versions_are_not_compared_and_lost_tables_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = ToyLake(tmp_path, "delta")

@@ -70,10 +70,10 @@ def _nested_loss(
 ) -> str | None:
     """The condition for any part of a value with several parts."""
 
-    def of_elements(elements: str, inner: DataType, wanted: DataType) -> str | None:
+    def of_elements(elements: str, inner: DataType, of_target: DataType) -> str | None:
         # Of nested arrays each has a variable of its own.
         name = f"element{value.count('element')}"
-        loss = loss_sql(name, inner, wanted, sql_of)
+        loss = loss_sql(name, inner, of_target, sql_of)
         return None if loss is None else f"exists({elements}, {name} -> {loss})"
 
     losses: list[str | None] = []
@@ -84,7 +84,7 @@ def _nested_loss(
         losses.append(of_elements(f"map_values({value})", source.valueType, target.valueType))
     elif isinstance(source, StructType) and isinstance(target, StructType):
         # A cast takes fields by their position.
-        for part, wanted in zip(source.fields, target.fields, strict=False):
-            losses.append(loss_sql(f"{value}.{quoted(part.name)}", part.dataType, wanted.dataType, sql_of))
+        for part, of_target in zip(source.fields, target.fields, strict=False):
+            losses.append(loss_sql(f"{value}.{quoted(part.name)}", part.dataType, of_target.dataType, sql_of))
     conditions = [f"coalesce({loss}, false)" for loss in losses if loss is not None]
     return f"({' OR '.join(conditions)})" if conditions else None
