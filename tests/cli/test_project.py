@@ -228,9 +228,14 @@ def test_sinks_of_settings_are_listed_and_their_keys_checked(taut: Taut) -> None
     )
     (taut.folder / "d/a.sql").write_text(text)
     out, _ = taut("--json")
-    sink = json.loads(out.splitlines()[-1])
+    sink, mirrored = map(json.loads, out.splitlines()[-2:])
     assert (sink["dataset"], sink["kind"], sink["format"]) == ("mirror", "sink", "toy-sqlite")
     assert sink["reads"] == ["lake.default.orders"]
+    assert (mirrored["dataset"], mirrored["kind"], mirrored["sink"]) == (
+        "lake.default.orders",
+        "mirror",
+        "mirror",
+    )
     (taut.folder / "tautochrone.toml").write_text(f'{mirror}key = ["nr"]\n{options}')
     with pytest.raises(TautochroneError, match=r"SINK_COLUMN_MISSING.*orders has no column nr"):
         taut()

@@ -487,7 +487,7 @@ class Delivery:
             self._rebuilds.pop(name, None)
             key = self.declaration.key_of(name)
             if uses_keys(self.declaration.format):
-                columns_of_key(self.declaration.name, name, schema.names, key)
+                columns_of_key(self.declaration.name, name, schema.fieldNames(), key)
             reason = self._journal.ensure(sink, name, schema, key)
             if reason is not None:
                 self._rebuilds[name] = reason

@@ -338,9 +338,9 @@ class PublicationSink(TransactionSteps):
             if files is None or self._table(table).digest() == self.digest_files(files)[""]:
                 return None
         except SinkError as error:
-            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class=error.error_class, text=str(error))
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, text=str(error))
         except (OSError, ValueError, LookupError) as error:
-            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, error_class="", text=str(error))
+            return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, text=str(error))
         return Reason.of(ReasonCode.PUBLISHED_FILES_DIFFER)
 
     @_reports_files
