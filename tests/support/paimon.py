@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 LOCK = Path(__file__).with_name("paimon_reader.lock")
-CACHE = Path(__file__).parents[2] / ".cache"
+CACHE = Path(__file__).parents[2] / ".work"
 PROGRAM = Path(__file__).with_name("paimon_reader.py")
 
 
