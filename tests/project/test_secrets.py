@@ -10,7 +10,7 @@ import pytest
 from tautochrone.cli.main import main
 from tautochrone.errors import MetaError, SettingsError, TautochroneError
 from tautochrone.meta import MetaStore
-from tautochrone.project.settings import effective_values, load_settings
+from tautochrone.project.settings import Settings, effective_values, load_settings
 from tautochrone.project.spec import PipelineSpec, load_spec
 from tautochrone.redaction import MASK, keep_secret, redacted, redacted_fields
 
@@ -125,7 +125,11 @@ def test_a_store_that_cannot_be_opened(
 ) -> None:
     spec = spec_in(tmp_path, '[meta]\nurl = { env = "STORE" }\n')
     monkeypatch.setenv("STORE", url)
-    monkeypatch.setattr("tautochrone.cli.status.existing_store", lambda s: MetaStore.open(s.meta_url))
+
+    def opened(settings: Settings, *, migrate: bool) -> MetaStore:
+        return MetaStore.open(settings.meta_url, migrate=migrate)
+
+    monkeypatch.setattr("tautochrone.cli.status.existing_store", opened)
     assert main(["status", "--spec", str(spec.path), *debug]) != 0
     output = capsys.readouterr()
     assert "let-me-hide" not in output.out + output.err
