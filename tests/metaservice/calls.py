@@ -53,7 +53,7 @@ READS = {
     "reads.newest_versions", "reads.publication_blockers", "reads.published_versions", "recovery.compare",
     "recovery.is_empty", "revisions.decided_after", "revisions.find", "revisions.get",
     "revisions.last_complete", "revisions.newest_decision", "revisions.pending",
-    "revisions.published_after", "revisions.revoked_after", "roots.aligned_cut", "roots.external_versions",
+    "revisions.published_after", "roots.aligned_cut", "roots.external_versions",
     "roots.report_times", "roots.reported", "roots.shared_clocks", "roots.tables_of_other_jobs",
     "schema_revision", "transactions.chunks", "transactions.due", "transactions.ended", "transactions.find",
     "transactions.get", "transactions.is_forgotten", "transactions.serial",

@@ -81,16 +81,10 @@ class JobLoop(Judged):
         assert (done and done.checkpoint) == latest
         if done is not None:
             assert done.versions == store.checkpoints.versions_at(done.checkpoint.number)
-            later = store.revisions.revoked_after(job, done.checkpoint.number)
-            assert done.is_followed_by_revoked == later
         if process.cut is None:
             process.cut = {} if latest is None else store.checkpoints.versions_at(latest.number)
             own_tables = {e.name for e in self.entries[job]}
-            news = (
-                latest is None
-                or store.revisions.revoked_after(job, latest.number)
-                or not own_tables <= process.cut.keys()
-            )
+            news = done is None or done.is_followed_by_revoked or not own_tables <= process.cut.keys()
         else:
             news = False
         reported = store.roots.reported(job)

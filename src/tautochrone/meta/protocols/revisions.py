@@ -72,10 +72,6 @@ class Revisions(Protocol):
         """The readable checkpoints of these jobs that a revision to `number` would revoke, oldest first."""
 
     @reads
-    def revoked_after(self, job: str, number: int) -> bool:
-        """Whether the job has a revoked checkpoint after `number`."""
-
-    @reads
     def last_complete(
         self, number: int, tables: Iterable[TableName]
     ) -> dict[TableName, tuple[CheckpointNumber, Version]]:

@@ -39,7 +39,7 @@ from tautochrone.meta.queries.run_reports import report_from_json
 from tautochrone.meta.queries.source_observations import observed_up_to
 from tautochrone.meta.queries.topology import Topology, direct_inputs, read_topology
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
-from tautochrone.model.dataset_change import DatasetChange
+from tautochrone.model.dataset_change import DatasetChange, other_change_error
 from tautochrone.model.definitions import (
     ColumnLineage,
     ColumnRef,
@@ -251,14 +251,7 @@ def _is_decided(connection: Connection, job: str, change: DatasetChange) -> bool
     if row is None or row.pending_change is None:
         return False
     if row.pending_change != change.as_json():
-        decided = DatasetChange.from_json(change.dataset, job, row.pending_change)
-        raise MetaError(
-            "DATASET_CHANGE_UNFINISHED",
-            f"Something else is decided about {change.dataset}, and not finished",
-            hint=f"`{decided.command}` goes on with it",
-            sqlstate="55000",
-            parameters={"dataset": str(change.dataset)},
-        )
+        raise other_change_error(DatasetChange.from_json(change.dataset, job, row.pending_change))
     return True
 
 

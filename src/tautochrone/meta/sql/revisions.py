@@ -114,11 +114,6 @@ class SqlRevisions(Repository):
         with self._read() as connection:
             return tuple(map(CheckpointNumber, _published_after(connection, number, jobs)))
 
-    def revoked_after(self, job: str, number: int) -> bool:
-        query = _numbers([job]).where(_C.number > number, _C.state == CheckpointState.REVOKED.value)
-        with self._read() as connection:
-            return connection.execute(query.limit(1)).first() is not None
-
     def last_complete(
         self, number: int, tables: Iterable[TableName]
     ) -> dict[TableName, tuple[CheckpointNumber, Version]]:
