@@ -22,7 +22,16 @@ from pathlib import Path
 from tautochrone.errors import LakeError, RefreshError, TautochroneError
 from tautochrone.redaction import without_literals
 
-__all__ = ["Trace", "is_defect", "keep_traces", "logs_of", "show_traces", "trace_of", "traces_in"]
+__all__ = [
+    "Trace",
+    "defect_error",
+    "is_defect",
+    "keep_traces",
+    "logs_of",
+    "show_traces",
+    "trace_of",
+    "traces_in",
+]
 
 _SUFFIX = ".trace"
 _KEPT_FILES = 50
@@ -75,6 +84,22 @@ def is_defect(error: BaseException) -> bool:
         return True
     # Py4J is not for every command: half a second of imports.
     return type(error) in (LakeError, RefreshError) and type(error.__cause__).__name__ == "Py4JJavaError"
+
+
+def defect_error(error: BaseException, trace: str, location: str | None = None) -> TautochroneError:
+    """What people are shown of an unexpected exception.
+
+    Args:
+        trace: where its stack is, as `trace_of` says it.
+        location: what was under way when it was raised.
+    """
+    first = (str(error).strip().splitlines() or [""])[0]
+    return TautochroneError(
+        "INTERNAL_ERROR",
+        f"{type(error).__name__}: {first}",
+        location=location,
+        hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
+    )
 
 
 def trace_of(error: BaseException, where: str, more: Mapping[str, str] | None = None) -> str:

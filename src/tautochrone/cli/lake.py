@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.options import check_not_running, names_of, options_of, ownership_of
+from tautochrone.cli.options import check_not_running, names_of, opened_job, options_of, ownership_of
 from tautochrone.cli.output import json_events, plain_listener, show, table
 from tautochrone.errors import SettingsError
 from tautochrone.model import events
@@ -122,18 +122,9 @@ def drop(arguments: argparse.Namespace) -> int:
             "What is dropped cannot be brought back, and there is nobody to ask",
             hint="--dry-run lists what would go, --yes drops it without asking",
         )
-    from tautochrone.app.locate import locate
-    from tautochrone.app.open import Project
     from tautochrone.runtime.dataset_changes.drop import drop, survey
 
-    emit = plain_listener(arguments)
-    options, ownership = options_of(arguments), ownership_of(arguments)
-    located = locate(options)
-    if not arguments.dry_run:
-        check_not_running(located[1], ownership, emit)
-    with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job()
-        job.ownership = ownership
+    with opened_job(arguments, plain_listener(arguments), changes=not arguments.dry_run) as (_, job):
         plan = survey(job, names_of(arguments.names), keeps_table=arguments.keep_table)
         _show_parts(plan, as_json=arguments.json)
         if arguments.dry_run:
@@ -147,18 +138,9 @@ def drop(arguments: argparse.Namespace) -> int:
 
 def rename(arguments: argparse.Namespace) -> int:
     """Let a dataset go on under the new name of its definition."""
-    from tautochrone.app.locate import locate
-    from tautochrone.app.open import Project
     from tautochrone.runtime.dataset_changes.rename import rename, survey
 
-    emit = plain_listener(arguments)
-    options, ownership = options_of(arguments), ownership_of(arguments)
-    located = locate(options)
-    if not arguments.dry_run:
-        check_not_running(located[1], ownership, emit)
-    with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job()
-        job.ownership = ownership
+    with opened_job(arguments, plain_listener(arguments), changes=not arguments.dry_run) as (project, job):
         plan = survey(job, arguments.old, arguments.new, project.graphs_of_rename)
         if arguments.dry_run:
             rows = [(old, new) for old, new in sorted(plan.tables.items())]
@@ -202,20 +184,12 @@ def maintain(arguments: argparse.Namespace) -> int:
     """
     if arguments.compact and arguments.dry_run:
         raise SettingsError("CONFLICTING_OPTIONS", "--compact takes the job over, which --dry-run excludes")
-    from tautochrone.app.locate import locate
-    from tautochrone.app.open import Project
     from tautochrone.runtime.job.ownership import Heartbeat
     from tautochrone.runtime.loop.takeover import take_over
     from tautochrone.runtime.maintenance.maintain import Maintenance
 
     emit = plain_listener(arguments)
-    options, ownership = options_of(arguments), ownership_of(arguments)
-    located = locate(options)
-    if arguments.compact:
-        check_not_running(located[1], ownership, emit)
-    with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job()
-        job.ownership = ownership
+    with opened_job(arguments, emit, changes=arguments.compact) as (_, job):
         maintenance = Maintenance(job)
         with Heartbeat(job.journal, job.settings.lease_ms, job.emit) as heartbeat:
             if arguments.compact:

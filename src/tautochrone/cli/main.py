@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from tautochrone.cli.options import add_ownership, duration_ms
-from tautochrone.cli.output import report, report_defect, stdout_reserved
+from tautochrone.cli.output import report, stdout_reserved
 from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
-from tautochrone.traces import show_traces, trace_of
+from tautochrone.traces import defect_error, show_traces, trace_of
 
 __all__ = ["COMMANDS", "entry", "handler_of", "main"]
 
@@ -677,7 +677,7 @@ def _run_command(options: argparse.Namespace) -> int:
             return EXIT_FAILED
         trace = trace_of(error, f"taut {options.command}")
         if not options.debug:
-            report_defect(error, trace)
+            report(defect_error(error, trace))
         return EXIT_USAGE
 
 
@@ -695,7 +695,7 @@ def _thread_failed(failed: threading.ExceptHookArgs) -> None:
     error = failed.exc_value
     if error is not None:
         name = "a thread" if failed.thread is None else failed.thread.name
-        report_defect(error, trace_of(error, f"thread {name}"))
+        report(defect_error(error, trace_of(error, f"thread {name}")))
 
 
 def _traceback() -> None:

@@ -4,17 +4,29 @@ does with a job that another process runs."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tautochrone.errors import MetaError, SettingsError
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
+    from tautochrone.app.open import Project
     from tautochrone.model.events import Emit
     from tautochrone.project.settings import Settings
+    from tautochrone.runtime.job.job import Job
     from tautochrone.runtime.job.ownership import Ownership
 
-__all__ = ["add_ownership", "check_not_running", "duration_ms", "names_of", "options_of", "ownership_of"]
+__all__ = [
+    "add_ownership",
+    "check_not_running",
+    "duration_ms",
+    "names_of",
+    "opened_job",
+    "options_of",
+    "ownership_of",
+]
 
 _FOREVER = -1
 
@@ -112,3 +124,28 @@ def check_not_running(settings: Settings, ownership: Ownership, emit: Emit) -> N
         raise
     with store:
         ownership.require_free(store, settings.job, emit)
+
+
+@contextmanager
+def opened_job(arguments: argparse.Namespace, emit: Emit, *, changes: bool) -> Iterator[tuple[Project, Job]]:
+    """The project and its job, for a command with the options of `add_ownership`.
+
+    Args:
+        changes: the command takes the job over. Then no other process may run it, which is known before Spark
+            starts.
+
+    Raises:
+        MetaError: `JOB_RUNNING`.
+    """
+    from tautochrone.app.locate import locate
+
+    options, ownership = options_of(arguments), ownership_of(arguments)
+    located = locate(options)
+    if changes:
+        check_not_running(located[1], ownership, emit)
+    from tautochrone.app.open import Project
+
+    with Project(options, emit, short_lived=True, located=located) as project:
+        job = project.job()
+        job.ownership = ownership
+        yield project, job

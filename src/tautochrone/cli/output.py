@@ -37,7 +37,6 @@ __all__ = [
     "plain_listener",
     "release_stdout",
     "report",
-    "report_defect",
     "show",
     "stdout_reserved",
     "table",
@@ -231,15 +230,3 @@ def report(error: TautochroneError) -> None:
     text.highlight_regex(r"(?m)^ +\|\s+(\^+)$", "bold red")
     text.highlight_regex(r"(?m)^  hint:", "bold cyan")
     console.print(text)
-
-
-def report_defect(error: BaseException, trace: str) -> None:
-    """An unexpected exception, and where its trace is."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    report(
-        TautochroneError(
-            "INTERNAL_ERROR",
-            f"{type(error).__name__}: {first}",
-            hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
-        )
-    )

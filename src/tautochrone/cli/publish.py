@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.options import check_not_running, names_of, options_of, ownership_of
+from tautochrone.cli.options import names_of, opened_job
 from tautochrone.cli.output import json_line, plain_listener, table
 
 if TYPE_CHECKING:
@@ -24,21 +24,12 @@ def publish(arguments: argparse.Namespace) -> int:
         MetaError: `JOB_RUNNING`, with `--repair`.
         SinkError: what is against it.
     """
-    from tautochrone.app.locate import locate
-    from tautochrone.app.open import Project
     from tautochrone.runtime.delivery.repair import repair, survey
     from tautochrone.runtime.job.ownership import Heartbeat
     from tautochrone.runtime.job.topology import declared_sinks, find_all
     from tautochrone.runtime.loop.takeover import take_over
 
-    emit = plain_listener(arguments)
-    options, ownership = options_of(arguments), ownership_of(arguments)
-    located = locate(options)
-    if arguments.repair:
-        check_not_running(located[1], ownership, emit)
-    with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job()
-        job.ownership = ownership
+    with opened_job(arguments, plain_listener(arguments), changes=arguments.repair) as (_, job):
         declarations = declared_sinks(job.topology, job.settings.sinks)
         tables = find_all(job.definitions, names_of(arguments.names))
         damages = survey(job.lake, declarations, tables)

@@ -40,7 +40,7 @@ from tautochrone.spark.execute.materialize import local_relation, local_rows_at
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.spark.sources.registry import sources_of
-from tautochrone.traces import trace_of
+from tautochrone.traces import defect_error, trace_of
 
 __all__ = ["Check", "CheckedRows", "Outcome", "TestResult", "UnitTests"]
 
@@ -154,14 +154,7 @@ def _error_of(raised: Exception, test: UnitTest) -> TautochroneError:
         return DefinitionError(
             problem.error_class, problem.message, sqlstate=problem.sqlstate, location=location
         )
-    trace = trace_of(raised, f"unit test {test.name}")
-    first = (str(raised).strip().splitlines() or [""])[0]
-    return TautochroneError(
-        "INTERNAL_ERROR",
-        f"{type(raised).__name__}: {first}",
-        location=location,
-        hint=f"this is a defect of Tautochrone; {trace}; report it with a `taut support-bundle`",
-    )
+    return defect_error(raised, trace_of(raised, f"unit test {test.name}"), location)
 
 
 @dataclass(slots=True)
