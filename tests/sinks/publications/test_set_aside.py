@@ -121,3 +121,15 @@ def test_a_rename_that_dies_is_completed(lake: ToyLake, monkeypatch: pytest.Monk
     shown = lake.open().published()
     assert shown is not None
     assert shown.versions.keys() == {ORDERS, moved}
+
+
+def test_a_disk_that_is_away_is_no_damage(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a repair would set a whole table aside for it."""
+
+    def checked_head(*_arguments: object) -> str:
+        raise PermissionError(13, "not for this user")
+
+    sink = lake.open()
+    monkeypatch.setattr(sink, "_checked_head", checked_head)
+    with pytest.raises(SinkError, match="PUBLICATION_FILE_FAILED"):
+        sink.damage(LINES, lake.checkpoints[2][LINES])

@@ -339,7 +339,8 @@ class PublicationSink(TransactionSteps):
                 return None
         except SinkError as error:
             return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, text=str(error))
-        except (OSError, ValueError, LookupError) as error:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError) as error:
+            # A disk that is away, or a right that is missing, says nothing of the log.
             return Reason.of(ReasonCode.PUBLISHED_LOG_DAMAGED, text=str(error))
         return Reason.of(ReasonCode.PUBLISHED_FILES_DIFFER)
 
