@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tautochrone.errors import MetaError
 from tautochrone.model.names import TableName
 
-__all__ = ["DatasetChange", "StoredTable"]
+__all__ = ["DatasetChange", "StoredTable", "other_change_error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +78,14 @@ class DatasetChange:
                 for name, identity, folder, metadata in value["tables"]
             ),
         )
+
+
+def other_change_error(decided: DatasetChange) -> MetaError:
+    """The refusal of a change while another one of the same dataset is decided."""
+    return MetaError(
+        "DATASET_CHANGE_UNFINISHED",
+        f"Something else is decided about {decided.dataset}, and not finished",
+        hint=f"`{decided.command}` goes on with it",
+        sqlstate="55000",
+        parameters={"dataset": str(decided.dataset)},
+    )

@@ -26,7 +26,7 @@ from tautochrone.ingest.checkpoint_folder import Files
 from tautochrone.ingest.committer import settle_quarantine
 from tautochrone.meta.protocols.datasets import Datasets
 from tautochrone.model import events
-from tautochrone.model.dataset_change import DatasetChange, StoredTable
+from tautochrone.model.dataset_change import DatasetChange, StoredTable, other_change_error
 from tautochrone.model.effects import Step
 from tautochrone.model.former_names import renamed
 from tautochrone.model.names import TableName
@@ -102,7 +102,8 @@ def survey(job: Job, old_text: str, new_text: str, graphs: GraphsOfRename) -> Re
     pending = {change.dataset: change for change in job.store.datasets.pending_changes()}
     datasets = _with_companions(job, old, new, pending)
     if old in pending:
-        _require_decided(pending[old], new)
+        if pending[old].renamed_to != new:
+            raise other_change_error(pending[old])
     else:
         _require_movable(job, old, new)
         for before, after in datasets.items():
@@ -182,16 +183,6 @@ def _names(job: Job, old_text: str, new_text: str) -> tuple[TableName, TableName
             sqlstate="55006",
         )
     return old, new
-
-
-def _require_decided(decided: DatasetChange, new: TableName) -> None:
-    if decided.renamed_to != new:
-        raise MetaError(
-            "DATASET_CHANGE_UNFINISHED",
-            f"Something else is decided about {decided.dataset}, and not finished",
-            hint=f"`{decided.command}` goes on with it",
-            sqlstate="55000",
-        )
 
 
 def _require_movable(job: Job, old: TableName, new: TableName) -> None:
