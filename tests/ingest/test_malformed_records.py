@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -20,8 +22,11 @@ from tests.support.harness import Happened, Pipeline
 
 from tautochrone.cli.main import main
 from tautochrone.errors import TautochroneError
+from tautochrone.ingest.malformed_records import MalformedRecords
 from tautochrone.model.effects import Step
+from tautochrone.model.events import Event
 from tautochrone.runtime.loop.run import Run
+from tautochrone.spark.sources.malformed import CountedRecords
 
 from .test_file_contents import JSON_LINES, SCHEMA, Case, failure, rows_of, text_cases
 
@@ -257,6 +262,24 @@ def test_counts_are_shown_and_survive_a_batch_without_such_records(
     shown = capsys.readouterr().out
     assert "lake.default.one: 2 records of files did not parse (rows with NULL), +0 by" in shown
     assert "lake.default.two: 2 records of files did not parse (dropped by the reader), +0 by" in shown
+
+
+def test_files_that_cannot_be_read_again_are_not_named_for_a_reason() -> None:
+    def gone(*_arguments: object) -> None:
+        raise PySparkException("it was deleted", errorClass=None)
+
+    frame: Any = SimpleNamespace(groupBy=gone)
+    stream: Any = SimpleNamespace(
+        counts=lambda _query: CountedRecords(written=2), records=lambda *_args, **_named: [frame]
+    )
+    session: Any = object()
+    emitted: list[Event] = []
+    malformed = MalformedRecords("f", "lake.default.t", emitted.append, None, session, stream)
+    counts = malformed.counts(session)
+    malformed.report(counts, 7)
+    (event,) = (each.as_json() for each in emitted)
+    assert (event["records"], event["files"], event["reason_code"]) == (2, {}, "FILES_NOT_READ_AGAIN")
+    assert "it was deleted" in event["reason"]
 
 
 def test_records_of_files_that_views_read_are_counted(pipeline: Pipeline) -> None:

@@ -26,6 +26,7 @@ from tautochrone.model import events
 from tautochrone.model.lake import LakeTable, Staged
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, QUARANTINE_SCHEMA
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.malformed import CountedRecords, CountedStream, counted_stream, records_by_file
 
 __all__ = ["MalformedRecords", "counted_violations"]
@@ -81,9 +82,10 @@ class MalformedRecords:
         try:
             files = records_by_file(reduce(DataFrame.unionByName, frames)) if frames else {}
             return replace(counts, files=files)
-        except (PySparkException, Py4JJavaError):
+        except (PySparkException, Py4JJavaError) as error:
             # A file that cannot be read any more costs names, not a batch whose rows are written.
-            return counts
+            text = problem_of(error).message
+            return replace(counts, unnamed=Reason.of(ReasonCode.FILES_NOT_READ_AGAIN, text=text))
 
     def set_aside(
         self, query: StreamingQuery, counts: CountedRecords, batch_id: int
@@ -128,6 +130,7 @@ class MalformedRecords:
                     written=counts.written,
                     dropped=counts.dropped,
                     quarantined=counts.set_aside,
+                    reason=counts.unnamed,
                     files=counts.files,
                 )
             )

@@ -222,6 +222,7 @@ class ReasonCode(StrEnum):
     FILES_UNCHECKED = "FILES_UNCHECKED"
     READER_LEAVES_OUT_ROWS = "READER_LEAVES_OUT_ROWS"
     MALFORMED_NOT_COUNTED = "MALFORMED_NOT_COUNTED"
+    FILES_NOT_READ_AGAIN = "FILES_NOT_READ_AGAIN"
     RECORDS_GONE = "RECORDS_GONE"
     TOPIC_RECREATED = "TOPIC_RECREATED"
     TOPIC_IDS_REFUSED = "TOPIC_IDS_REFUSED"
@@ -412,9 +413,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.FLOWS_GO_ON: (
         "its flows go on from their positions with the new query; rows that are there stay as they are"
     ),
-    ReasonCode.DATASET_NOT_DEFINED: (
-        "no definition of the job has it any more: the job leaves its table as it is"
-    ),
+    ReasonCode.DATASET_NOT_DEFINED: "no definition of the job has it any more: its table stays as it is",
     ReasonCode.FLOW_BEGINS: "{table} has no position of it: it reads its source from the beginning",
     ReasonCode.FLOW_POSITION_LOST: (
         "no flow of this name writes {table} any more, so nothing reads on from where it stands"
@@ -667,6 +666,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.FILES_UNCHECKED: "what its file sources skip cannot be told: {text}",
     ReasonCode.READER_LEAVES_OUT_ROWS: "{option} = {value} leaves out {input}, or rows of them, unseen",
     ReasonCode.MALFORMED_NOT_COUNTED: "{text}",
+    ReasonCode.FILES_NOT_READ_AGAIN: "its files could not be read again to name them: {text}",
     ReasonCode.RECORDS_GONE: (
         "up to {records} records of partition {partition} went away before they were read, and the reader's "
         "failOnDataLoss = false goes on without them"

@@ -314,15 +314,17 @@ class MalformedRecords(Event):
     quarantined: int
     """those that were set aside"""
     files: Mapping[str, int]
-    """by URL of the file how many of them; the 20 files that have most, none where they could not be
-    read again"""
+    """by URL of the file how many of them; the 20 files that have most"""
+    reason: Reason | None = None
+    """why no file is named"""
 
     def text(self) -> str:
         fates = {"rows with NULL": self.written, "dropped": self.dropped, "set aside": self.quarantined}
         counts = ", ".join(f"{count:,} {fate}" for fate, count in fates.items() if count)
         named = [f"{file.rsplit('/', 1)[-1]} {count:,}" for file, count in self.files.items()]
         text = f"{self.records:,} records did not parse ({counts})"
-        return dataset_line(self.dataset, f"{text}: {some_of(named)}" if named else text)
+        where = some_of(named) if named else self.reason
+        return dataset_line(self.dataset, f"{text}: {where}" if where else text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

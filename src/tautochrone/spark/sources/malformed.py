@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.model.names import quoted
+from tautochrone.model.reason import Reason
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items, kind, walk, walk_with_subqueries
@@ -59,12 +60,14 @@ class CountedRecords:
         dropped: records that `mode = DROPMALFORMED` left out.
         set_aside: records that are left out for the quarantine table.
         files: by URL of the file the number of such records, for those files that have most of them.
+        unnamed: why no files are named, although there are such records.
     """
 
     written: int = 0
     dropped: int = 0
     set_aside: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
+    unnamed: Reason | None = None
 
     @property
     def total(self) -> int:
