@@ -103,7 +103,11 @@ class HudiTable:
         assert newest is not None
         assert state is not None
         assert timeline is not None
-        later = state.later_than(shown.stamp) if shown.identity == newest.identity else None
+        is_same_table = shown.identity == newest.identity
+        if is_same_table and has_same_columns and shown.stamp == newest.stamp:
+            # Such as after a write that failed.
+            return []
+        later = state.later_than(shown.stamp) if is_same_table else None
         with self._timeline_errors():
             has_meta_columns = self._has_meta_columns()
             only_clusters = bool(later) and all(
