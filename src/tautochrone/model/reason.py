@@ -18,7 +18,8 @@ from functools import cache
 from string import Formatter
 from typing import Any
 
-from tautochrone.model.reason_codes import COMPUTED_FROM, TEXTS, ReasonCode
+from tautochrone.model.reason_codes import ReasonCode
+from tautochrone.model.reason_texts import COMPUTED_FROM, TEXTS
 
 __all__ = ["Reason", "ReasonCode", "describe", "joined_reasons", "reason_fields", "unclassified"]
 
