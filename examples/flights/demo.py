@@ -1,10 +1,9 @@
 """The flights of 2013 through a running pipeline: `make demo`.
 
 A replay writes files, `taut run --continuous` reads them into tables, and meanwhile this process
-runs one query over five tables at one checkpoint. In the end the run is stopped, the rest is read by
-another run, a chart is drawn by ClickHouse's SQL from a mirror at the same checkpoint, readers of Delta and
-Hudi read one of the tables at it, and every view is compared with its recomputation. Exit code 0 means
-success.
+runs one query over five tables at one checkpoint. When the run has read everything, every view is compared
+with its recomputation. Then the run is stopped, a chart is drawn by ClickHouse's SQL from a mirror at the
+same checkpoint, and readers of Delta and Hudi read one of the tables at it. Exit code 0 means success.
 """
 
 from __future__ import annotations
@@ -28,6 +27,11 @@ from examples.flights.clickhouse import BY_HOUR, chart, url_of
 from examples.flights.foreign_readers import DEPARTURES, published
 from examples.flights.replay import write_reference
 
+import tautochrone
+from tautochrone.app.remote import RemoteReader
+from tautochrone.errors import MetaError, QueryError
+from tautochrone.model.query import Query, QueryAnswer
+
 __all__ = ["Demo", "arguments_of", "main"]
 
 PROJECT = Path(__file__).resolve().parent
@@ -35,9 +39,19 @@ WORK = PROJECT.parents[1] / ".work" / "demo"
 VIEWS = 7
 SECONDS_PER_DAY = 86_400
 ASK_EVERY_SECONDS = 5
+ANSWER_WITHIN_MS = 60_000
 FIRST_CHECKPOINT_SECONDS = 300
 """Long enough for a loaded machine; a run that ends is noticed at once."""
 WORST = "SELECT origin, dest, arrived, mean_arrival_delay FROM worst_routes WHERE place = 1"
+
+
+@dataclass(frozen=True, slots=True)
+class LastAnswers:
+    """What the lake has at the checkpoint that shows everything: rows of `BY_HOUR` and of `DEPARTURES`."""
+
+    checkpoint: int
+    by_hour: list[tuple[Any, ...]]
+    departures: Counter[tuple[Any, ...]]
 
 
 @dataclass
@@ -51,7 +65,6 @@ class Demo:
     problems: list[str] = field(default_factory=list)
     modes: Counter[str] = field(default_factory=Counter)
     checks: int = 0
-    newest: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -112,9 +125,6 @@ class Demo:
 
     def ask_the_run(self, checkpoint: int | None) -> None:
         """Ask the process that runs, whose Spark answers: no other one starts."""
-        import tautochrone
-        from tautochrone.errors import MetaError, QueryError
-
         try:
             with tautochrone.connect(self.spec, own_spark=False) as reader:
                 self.check(reader.sql(TIE_OUT, checkpoint=checkpoint).to_pylist(), checkpoint)
@@ -122,34 +132,73 @@ class Demo:
             # It was killed, it has expired the checkpoint meanwhile, or it is too busy for this question.
             self.say(f"query       {error.error_class}")
 
+    def ask_for_everything(self, run: Run) -> LastAnswers | None:
+        """Wait until a checkpoint of the run shows all that was sent, and ask for what is compared at it.
+
+        Returns:
+            None: the run ended before.
+        """
+        while run.alive:
+            try:
+                with tautochrone.connect(self.spec, own_spark=False) as reader:
+                    query = Query(sql=TIE_OUT, after=reader.write_token(), wait_ms=ANSWER_WITHIN_MS)
+                    return self.last_answers(reader, reader.arrow(query))
+            except (MetaError, QueryError) as error:
+                self.say(f"query       {error.error_class}")
+                if not (error.retryable or error.error_class == "QUERY_TIMED_OUT"):
+                    self.problem(str(error))
+                    return None
+                time.sleep(ASK_EVERY_SECONDS)
+        return None
+
+    def last_answers(self, reader: RemoteReader, totals: QueryAnswer) -> LastAnswers:
+        """What the run answers at the checkpoint that shows everything."""
+        number, sent = totals.checkpoint, self.sent()
+        reports_read = self.check(totals.rows.to_pylist(), number)
+        if reports_read != sent:
+            self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
+        self.ask_more(reader)
+        for row in reader.sql(WORST, checkpoint=number).to_pylist():
+            self.say(
+                f"worst route {row['origin']} to {row['dest']}: "
+                f"{row['mean_arrival_delay']} minutes over {row['arrived']} flights"
+            )
+        by_hour, departures = (
+            [tuple(row.values()) for row in reader.sql(query, checkpoint=number).to_pylist()]
+            for query in (BY_HOUR, DEPARTURES)
+        )
+        return LastAnswers(number or 0, by_hour, Counter(departures))
+
     def check(self, rows: Sequence[Mapping[str, Any]], checkpoint: int | None) -> int:
         """Whether five tables agree at one checkpoint; returns the number of reports there."""
         answer = tie_out(rows)
         self.checks += 1
-        checkpoint_name = "newest checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
-        self.say(f"query       {checkpoint_name}: {answer}")
+        self.say(f"query       checkpoint {checkpoint}: {answer}")
         if not answer.holds:
-            self.problem(f"{checkpoint_name} does not tie out")
+            self.problem(f"checkpoint {checkpoint} does not tie out")
         return answer.reports
 
-    def live(self, replay: subprocess.Popen[bytes]) -> None:
-        """Run, query and (with `kill`) kill, until the replay is over and the run was stopped."""
+    def live(self, replay: subprocess.Popen[bytes]) -> LastAnswers | None:
+        """Run, query and (with `kill`) kill, until the replay is over; then ask the last questions, compare,
+        and stop the run."""
         run = self.start_run("--continuous", "--interval", "5s")
         try:
             if not self.first_checkpoint(run):
-                return
-            while run.alive:
+                return None
+            while run.alive and replay.poll() is None:
                 self.ask_the_run(run.checkpoint)
-                if replay.poll() is not None:
-                    break
                 if self.kill and time.monotonic() - self.started > self.seconds / 2:
                     run = self.restart(run)
                 time.sleep(ASK_EVERY_SECONDS)
+            answers = self.ask_for_everything(run)
+            if run.alive:
+                self.verify()
             if not run.alive:
                 self.problem(f"the run ended by itself: {run.state or 'no state'}, see {self.log}")
             code = run.stop()
             if code != 0:
                 self.problem(f"the run ended with exit code {code}, see {self.log}")
+            return answers
         finally:
             run.kill()
             self.count(run)
@@ -177,32 +226,11 @@ class Demo:
     def count(self, run: Run) -> None:
         """What a run did, once it is over."""
         self.modes += run.modes
-        self.newest = max(self.newest, run.checkpoint or 0)
         for line in run.fell_back:
             self.problem(line)
 
-    def finish(self) -> None:
-        """Read the remaining files, run the last query, and recompute all views."""
-        import tautochrone
-
-        last = self.start_run()
-        if last.wait(180) != 0:
-            self.problem(f"the last run failed, see {self.log}")
-        self.count(last)
-        sent = self.sent()
-        with tautochrone.connect(self.spec) as reader:
-            rows = [row.asDict() for row in reader.sql(TIE_OUT).collect()]
-            reports_read = self.check(rows, None)
-            if reports_read != sent:
-                self.problem(f"{sent:,} reports were sent, {reports_read:,} are in the tables")
-            self.ask_more(reader)
-            self.show_chart(reader)
-            self.show_foreign_readers(reader)
-            for row in reader.sql(WORST).collect():
-                self.say(
-                    f"worst route {row['origin']} to {row['dest']}: "
-                    f"{row['mean_arrival_delay']} minutes over {row['arrived']} flights"
-                )
+    def verify(self) -> None:
+        """Let the run compare each view with its recomputation."""
         code, findings = verify(self.spec, self.log)
         for finding in findings:
             equal = "equal" if finding["equal"] else "DIFFERENT"
@@ -212,44 +240,43 @@ class Demo:
         if code != 0 or different or len(findings) < VIEWS:
             self.problem(f"verify: exit code {code}, {len(findings)} views, see {self.log}")
 
-    def ask_more(self, reader: Any) -> None:
+    def ask_more(self, reader: RemoteReader) -> None:
         """Further queries of a subclass, at the end."""
 
-    def show_chart(self, reader: Any) -> None:
-        """Draw by ClickHouse's SQL, and ask the lake for the same numbers at the same checkpoint."""
+    def show_chart(self, in_lake: LastAnswers) -> None:
+        """Draw by ClickHouse's SQL, and compare with the numbers of the lake at the same checkpoint."""
         drawn = chart(self.clickhouse)
         self.say(f"clickhouse  checkpoint {drawn.checkpoint}: mean minutes of delay at departure, by hour")
         for hour in drawn.hours:
             self.say(f"            {hour}")
-        if drawn.checkpoint < self.newest:
-            self.problem(f"ClickHouse shows checkpoint {drawn.checkpoint}, the lake {self.newest}")
-        in_lake = reader.sql(BY_HOUR, consistency="strong", checkpoint=drawn.checkpoint).collect()
-        if [tuple(row) for row in in_lake] == [hour.numbers for hour in drawn.hours]:
-            self.say(f"lake        checkpoint {drawn.checkpoint}: the same {len(in_lake)} rows")
+        if drawn.checkpoint != in_lake.checkpoint:
+            self.problem(f"ClickHouse shows checkpoint {drawn.checkpoint}, the lake {in_lake.checkpoint}")
+        elif in_lake.by_hour == [hour.numbers for hour in drawn.hours]:
+            self.say(f"lake        checkpoint {drawn.checkpoint}: the same {len(in_lake.by_hour)} rows")
         else:
             self.problem(f"ClickHouse and the lake differ at checkpoint {drawn.checkpoint}")
 
-    def show_foreign_readers(self, reader: Any) -> None:
-        """Read a table as Delta and as Hudi, and in the lake at the same checkpoint."""
-        in_lake = Counter(map(tuple, reader.sql(DEPARTURES, checkpoint=self.newest).collect()))
-        for table in published(self.work / "storage" / "publications", self.newest):
-            if table.rows == in_lake:
+    def show_foreign_readers(self, in_lake: LastAnswers) -> None:
+        """Read a table as Delta and as Hudi, and compare with the lake at the same checkpoint."""
+        number, departures = in_lake.checkpoint, in_lake.departures
+        for table in published(self.work / "storage" / "publications", number):
+            if table.rows == departures:
                 self.say(
-                    f"{table.reader:<11} version {table.version} is checkpoint {self.newest}: "
-                    f"the same {in_lake.total()} rows"
+                    f"{table.reader:<11} version {table.version} is checkpoint {number}: "
+                    f"the same {departures.total()} rows"
                 )
             else:
-                self.problem(f"{table.reader} and the lake differ at checkpoint {self.newest}")
+                self.problem(f"{table.reader} and the lake differ at checkpoint {number}")
 
     def perform(self) -> int:
         """All of it; the exit code."""
         self.prepare()
         replay = self.start_replay()
         try:
-            self.live(replay)
-            replay.wait()
-            if not self.problems:
-                self.finish()
+            answers = self.live(replay)
+            if answers is not None and not self.problems:
+                self.show_chart(answers)
+                self.show_foreign_readers(answers)
         except KeyboardInterrupt:
             return 130
         finally:

@@ -12,11 +12,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from examples.flights.demo import PROJECT, SECONDS_PER_DAY, Demo, arguments_of
 from examples.flights.produce import PARTITIONS, REPORTS, WEATHER
 from tests.support.kafka import KafkaBroker, KafkaTopics, java_gateway
+
+from tautochrone.app.remote import RemoteReader
 
 __all__ = ["KafkaDemo", "main"]
 
@@ -59,9 +60,9 @@ class KafkaDemo(Demo):
     def sent(self) -> int:
         return self._counts()[REPORTS]
 
-    def ask_more(self, reader: Any) -> None:
+    def ask_more(self, reader: RemoteReader) -> None:
         broken = self._counts()["broken"]
-        (row,) = reader.sql(QUARANTINED).collect()
+        (row,) = reader.sql(QUARANTINED).to_pylist()
         self.say(f"quarantine  {row['records']} records set aside, {broken} were broken on purpose")
         if row["records"] != broken:
             self.problem(f"{broken} reports were broken, {row['records']} are in quarantine")

@@ -262,7 +262,7 @@ def test_taut_query_goes_through_what_runs(
         assert not starts
         # What the service refuses may be right for who owns the project.
         assert main(["query", "SELECT * FROM json.`/tmp/rows.json`"]) == 1
-        assert "did not answer the query" in capsys.readouterr().err
+        assert "did not answer: TABLE_OR_VIEW_NOT_FOUND" in capsys.readouterr().err
         assert main(["query", count, "--own-spark"]) == 1
         assert main(["query", count, "--conf", "spark.sql.ansi.enabled=true"]) == 1
         assert len(starts) == 3

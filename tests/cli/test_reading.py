@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from tests.support.harness import Pipeline
 
 import tautochrone.app.launch
 import tautochrone.app.open
+import tautochrone.app.verifications
 import tautochrone.project.sinks
 import tautochrone.reader
 import tautochrone.runtime.delivery.audit
@@ -21,8 +23,8 @@ import tautochrone.runtime.views.verify
 from tautochrone.cli.main import main
 from tautochrone.errors import SinkError
 from tautochrone.model.names import CheckpointNumber, TableName
+from tautochrone.model.verdict import Verdict
 from tautochrone.runtime.delivery.audit import SinkVerdict
-from tautochrone.runtime.views.verify import Verdict
 
 ORDERS, SALES = (TableName("lake", ("shop",), name) for name in ("orders", "sales"))
 
@@ -52,6 +54,7 @@ class OpenProject:
 def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     declared = (SimpleNamespace(name="mirror"),)
     by_text = {"orders": ORDERS, "sales": SALES}
+    monkeypatch.setattr(tautochrone.app.verifications, "verification_by_run", lambda *_: nullcontext())
     monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda _: (None, OpenProject.settings))
     monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
     monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)

@@ -26,6 +26,7 @@ from tautochrone.model.effects import Effects
 from tautochrone.model.events import Event
 from tautochrone.model.project_plan import ProjectPlan
 from tautochrone.model.reason import ReasonCode
+from tautochrone.model.verdict import Verdict
 from tautochrone.project.session_settings import needed_at_start
 from tautochrone.project.settings import Settings
 from tautochrone.reader import Reader
@@ -34,7 +35,7 @@ from tautochrone.runtime.job.effects import CountingEffects
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.runtime.views.verify import Verdict, verify
+from tautochrone.runtime.views.verify import verify
 from tautochrone.spark.session.factory import use_database
 
 __all__ = ["Happened", "Pipeline"]

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tautochrone.app.job_queries import JobQueries
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.publications import published_as
 from tautochrone.app.query_runner import SparkQueryRunner
@@ -147,6 +148,7 @@ class Project(Closeable):
         self._emit = _redacting(emit)
         self._exit_stack = ExitStack()
         self._server: LocalReadPointServer | None = None
+        self._analysed: tuple[Definitions, Graph] | None = None
         if base is None:
             self._download_jars()
             short_lived = short_lived or self.settings.spark.short_lived
@@ -189,7 +191,8 @@ class Project(Closeable):
         sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
         stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
         # Analysis decides the kind of some datasets.
-        return graph.definitions, graph
+        self._analysed = graph.definitions, graph
+        return self._analysed
 
     def graphs_of_rename(self, names: Mapping[TableName, TableName]) -> tuple[Graph, Graph]:
         """The project when tables of the lake get other names: with the fingerprints that its queries had
@@ -286,18 +289,32 @@ class Project(Closeable):
         return server
 
     def _query_runner(self, store: Store) -> QueryRunner:
-        """What answers `taut query` while this process runs, over its Spark."""
-        runner = SparkQueryRunner(self.spec, self.settings, store, base=self.base)
+        """What answers `taut query` and `taut verify` while this process runs, over its Spark."""
+        runner: SparkQueryRunner
+        if self._analysed is None or self._server is None:
+            runner = SparkQueryRunner(self.spec, self.settings, store, base=self.base)
+        else:
+            runner = JobQueries(self.spec, self.settings, store, self.base, self._server, *self._analysed)
         self._exit_stack.callback(runner.close)
         return runner
 
-    def announce(self) -> None:
-        """Let `taut query` ask this process for as long as it runs. `job` must have been called."""
+    def announce(self, definitions: str | Reason) -> None:
+        """Let `taut query` and `taut verify` ask this process for as long as it runs, after `job`.
+
+        Args:
+            definitions: of `definitions_of`, from before the definitions were loaded.
+        """
         assert self._server is not None
         server = self._server
         self._exit_stack.enter_context(
             announced(
-                self._located, self.settings, server.uri, server.instance, has_spark=True, key=server.key
+                self._located,
+                self.settings,
+                server.uri,
+                server.instance,
+                has_spark=True,
+                key=server.key,
+                definitions=None if isinstance(definitions, Reason) else definitions,
             )
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,7 +21,9 @@ from tautochrone.errors import (
 )
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.closeable import Closeable
+from tautochrone.model.names import TableName
 from tautochrone.model.query import ARROW_STREAM, QUERY_KEY, QUERY_METADATA, Query, QueryAnswer
+from tautochrone.model.verdict import Verdict, Verification
 from tautochrone.redaction import keep_secret
 
 if TYPE_CHECKING:
@@ -124,6 +127,47 @@ class RemoteReader(Closeable):
         except (ValueError, LookupError, TypeError) as error:
             raise MetaError("META_SERVICE_UNKNOWN", f"{self._http.base_url} gave no token") from error
 
+    def verify(self, names: Sequence[str] = (), checkpoint: int | None = None) -> Verification:
+        """Let a running job recompute its views; see `model.verdict.Verifier`.
+
+        Raises:
+            MetaError, AccessError: as `sql`; what is no service of a running job answers `HTTP_404`.
+            TautochroneError: a name is no dataset, it is no published checkpoint; also from the verdicts.
+        """
+        request = self._http.build_request(
+            "POST",
+            "/api/v1/verifications",
+            json={"names": list(names), "checkpoint": checkpoint},
+            # The next view may take as long as its query does.
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+        )
+        try:
+            answer = self._http.send(request, stream=True)
+            if not answer.is_success:
+                answer.read()
+                raise self._error_of(answer)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        parts = self._parts(answer)
+        named = next(parts)["named"]
+        return Verification(named=[TableName.parse(name) for name in named], verdicts=map(_verdict_of, parts))
+
+    def _parts(self, answer: httpx.Response) -> Iterator[dict[str, Any]]:
+        """The lines of an answer up to its end."""
+        try:
+            for line in answer.iter_lines():
+                part = json.loads(line)
+                if "error_class" in part:
+                    raise self._error_of_problem(part)
+                if "complete" in part:
+                    return
+                yield part
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        finally:
+            answer.close()
+        raise self._unreachable(None)
+
     def close(self) -> None:
         self._http.close()
 
@@ -131,22 +175,28 @@ class RemoteReader(Closeable):
         try:
             answer = self._http.post(path, json=body)
         except httpx.HTTPError as error:
-            raise MetaError(
-                "META_SERVICE_UNREACHABLE",
-                f"The service at {self._http.base_url} does not answer: {error or type(error).__name__}",
-                hint="`taut serve` starts it",
-                retryable=True,
-            ) from error
+            raise self._unreachable(error) from error
         if answer.is_success:
             return answer
         raise self._error_of(answer)
 
+    def _unreachable(self, error: httpx.HTTPError | None) -> MetaError:
+        cause = "it ended in the middle of its answer" if error is None else error or type(error).__name__
+        return MetaError(
+            "META_SERVICE_UNREACHABLE",
+            f"The service at {self._http.base_url} does not answer: {cause}",
+            hint="`taut serve` starts it",
+            retryable=True,
+        )
+
     def _error_of(self, answer: httpx.Response) -> TautochroneError:
         try:
-            problem = answer.json()
-            error_class, message = str(problem["error_class"]), str(problem["detail"])
+            return self._error_of_problem(answer.json())
         except (ValueError, LookupError, TypeError):
             return self._unknown(answer)
+
+    def _error_of_problem(self, problem: Mapping[str, Any]) -> TautochroneError:
+        error_class, message = str(problem["error_class"]), str(problem["detail"])
         kind: type[TautochroneError] = QueryError
         if error_class.startswith(("CHECKPOINT_", "READ_")):
             kind = CheckpointUnavailableError
@@ -170,6 +220,10 @@ class RemoteReader(Closeable):
             "version",
             hint="the same version of Tautochrone on both sides",
         )
+
+
+def _verdict_of(part: Mapping[str, Any]) -> Verdict:
+    return Verdict(**{**part, "dataset": TableName.parse(part["dataset"])})
 
 
 def _answer_of(content: bytes) -> QueryAnswer:

@@ -39,17 +39,26 @@ class ServingProcess:
     Attributes:
         has_spark: its Spark runs already, as that of a continuous run.
         key: what its queries must show, besides a token.
+        definitions: a hash of the definitions by which it can verify views; None: it verifies none.
     """
 
     uri: str
     instance: str
     has_spark: bool
     key: str
+    definitions: str | None = None
 
 
 @contextmanager
 def announced(
-    spec: PipelineSpec, settings: Settings, uri: str, instance: str, *, has_spark: bool, key: str = ""
+    spec: PipelineSpec,
+    settings: Settings,
+    uri: str,
+    instance: str,
+    *,
+    has_spark: bool,
+    key: str = "",
+    definitions: str | None = None,
 ) -> Iterator[None]:
     """Let `taut query` of this machine know the service, within the block.
 
@@ -59,13 +68,20 @@ def announced(
         instance: as its `/healthz` names it.
         has_spark: whether the first query finds a Spark that runs.
         key: what queries must show; empty: nothing.
+        definitions: a hash of those by which the service verifies views; None: it verifies none.
     """
     folder = _folder_of(settings.storage)
     if folder is None:
         yield
         return
     file = folder / f"{instance}.json"
-    content = {"uri": uri, "has_spark": has_spark, "key": key, "reads": _what_is_read(spec, settings)}
+    content = {
+        "uri": uri,
+        "has_spark": has_spark,
+        "key": key,
+        "definitions": definitions,
+        "reads": _what_is_read(spec, settings),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_stale(folder)
@@ -118,7 +134,9 @@ def _read(file: Path, expected: str | None = None) -> ServingProcess | None:
         content = json.loads(file.read_text())
         if expected not in (None, content["reads"]):
             return None
-        return ServingProcess(content["uri"], file.stem, content["has_spark"], content["key"])
+        return ServingProcess(
+            content["uri"], file.stem, content["has_spark"], content["key"], content["definitions"]
+        )
     except (OSError, ValueError, LookupError, TypeError):
         # It was removed meanwhile, or is not ours.
         return None

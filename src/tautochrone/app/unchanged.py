@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LastRun",
     "News",
+    "definitions_of",
     "end_without_news",
     "has_same_definitions",
     "last_run",
@@ -67,6 +68,7 @@ _SHORT_MS = 20_000
 """What grew by no more, after a run that took no longer, is read before an optimising compiler pays."""
 _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID", "JOURNAL_STREAM"})
 """Environment variables that differ between two starts of the same command."""
+_OF_RESTARTS = "_TAUT_"
 _FILES_IN = "files in "
 
 
@@ -354,24 +356,66 @@ def program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
 
 
 def _program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
+    contents = _definition_files(spec)
+    if isinstance(contents, Reason):
+        return contents
+    root = spec.root.resolve()
+    configuration = {file: file.read_bytes() for file in (*root.glob("*.toml"), spec.path.resolve())}
+    python = [sys.version, sys.path, [_importable(entry) for entry in sys.path], os.getcwd()]
+    return _digest([python, _environment(), spec, settings], {**contents, **configuration})
+
+
+def definitions_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
+    """A hash of the definitions and of the settings that they are evaluated with; or why they may depend on
+    more. The environment counts where they read it.
+
+    Two processes with the same hash load the same definitions.
+    """
+    try:
+        contents = _definition_files(spec)
+    except (OSError, ValueError, RecursionError) as error:
+        return Reason.of(ReasonCode.CODE_MAY_READ, position=spec.path.name, what=type(error).__name__)
+    if isinstance(contents, Reason):
+        return contents
+    reads_environment = any(word in text for text in contents.values() for word in (b"environ", b"getenv"))
+    evaluated_with = [
+        spec,
+        settings.confs,
+        settings.spark.conf,
+        settings.other_formats,
+        settings.other_catalogs,
+        settings.bad_records,
+        _environment() if reads_environment else None,
+    ]
+    return _digest(evaluated_with, contents)
+
+
+def _definition_files(spec: PipelineSpec) -> dict[Path, bytes] | Reason:
+    """The content of each file with definitions or imported by one; or why they may read more.
+
+    Raises:
+        OSError, ValueError, RecursionError: one cannot be read.
+    """
     root = spec.root.resolve()
     definitions = {file.resolve() for pattern in spec.libraries for file in _matches(root, pattern)}
     files = files_read(definitions, root)
     if isinstance(files, Reason):
         return files
-    digest = hashlib.sha256()
+    return {file: file.read_bytes() for file in {*files, *_matches(root, f"{INVARIANTS_FOLDER}/*.sql")}}
 
-    def add(part: object) -> None:
-        digest.update(json.dumps(part, default=_json_value, sort_keys=True).encode())
 
-    add([sys.version, sys.path, [_importable(entry) for entry in sys.path], os.getcwd()])
-    add({name: value for name, value in os.environ.items() if name not in _OF_SESSION})
-    add([spec, settings])
-    for file in sorted(
-        {*files, *_matches(root, f"{INVARIANTS_FOLDER}/*.sql"), *root.glob("*.toml"), spec.path.resolve()}
-    ):
-        add(str(file))
-        digest.update(file.read_bytes())
+def _environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_SESSION and not name.startswith(_OF_RESTARTS)
+    }
+
+
+def _digest(parts: object, contents: Mapping[Path, bytes]) -> str:
+    digest = hashlib.sha256(json.dumps(parts, default=_json_value, sort_keys=True).encode())
+    for file, content in sorted(contents.items()):
+        digest.update(json.dumps([str(file), len(content)]).encode() + content)
     return digest.hexdigest()
 
 

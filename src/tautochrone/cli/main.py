@@ -447,6 +447,11 @@ def _add_verify(commands: Any) -> None:
     verify.add_argument(
         "--sink", metavar="NAME", help="compare what this sink shows with the lake instead; names are tables"
     )
+    verify.add_argument(
+        "--own-spark",
+        action="store_true",
+        help="start Spark, though a continuous run of this project could recompute its views",
+    )
 
 
 def _count(text: str) -> int:

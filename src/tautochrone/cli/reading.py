@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.model.reason import reason_fields
+from tautochrone.model.verdict import Verdict, Verification
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
@@ -82,33 +84,40 @@ def verify_views(arguments: argparse.Namespace) -> int:
     """Recompute and compare: 1 when a view differs, 3 when what was asked for could not be compared."""
     if arguments.sink:
         return _verify_sink(arguments)
-    from tautochrone.app.launch import locate_and_launch
+    answers: dict[TableName, bool | None] = {}
+    with _verification(arguments) as verification:
+        for verdict in verification.verdicts:
+            answers[verdict.dataset] = verdict.equal
+            _show_verdict(verdict, as_json=arguments.json)
+    return _exit_status(answers, verification.named, "it is not a view: nothing recomputes it")
+
+
+@contextmanager
+def _verification(arguments: argparse.Namespace) -> Iterator[Verification]:
+    """By the run that goes on, or a Spark of this process."""
+    from tautochrone.app.verifications import verification_by_run, verification_by_spark
 
     options = options_of(arguments)
-    located = locate_and_launch(options)
-    from tautochrone.app.open import Project, log_event
-    from tautochrone.runtime.job.topology import find_all
-    from tautochrone.runtime.views.verify import verify
+    # Who gives settings for Spark means a Spark that has them.
+    if not (arguments.own_spark or options.conf or options.master):
+        with verification_by_run(options, arguments.names, arguments.checkpoint) as begun:
+            if isinstance(begun, Verification):
+                yield begun
+                return
+        if begun is not None:
+            sys.stderr.write(f"Spark starts for this verification: {redacted(str(begun))}\n")
+    with verification_by_spark(options, arguments.names, arguments.checkpoint) as verification:
+        yield verification
 
-    answers: dict[TableName, bool | None] = {}
-    with Project(options, log_event, short_lived=True, located=located) as project:
-        definitions, graph = project.analysed()
-        store = project.store()
-        named = find_all(definitions, arguments.names)
-        views = named or list(graph.order)
-        read_points = project.open_read_point_server(store)
-        for verdict in verify(
-            project.base, store, read_points, definitions, graph, views, arguments.checkpoint
-        ):
-            answers[verdict.dataset] = verdict.equal
-            if arguments.json:
-                line = {**asdict(verdict), "dataset": str(verdict.dataset)}
-                json_line({key: value for key, value in line.items() if key != "reason" or value})
-            else:
-                result = _RESULTS[verdict.equal]
-                detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
-                answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
-    return _exit_status(answers, named, "it is not a view: nothing recomputes it")
+
+def _show_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    if as_json:
+        line = {**asdict(verdict), "dataset": str(verdict.dataset)}
+        json_line({key: value for key, value in line.items() if key != "reason" or value})
+        return
+    result = _RESULTS[verdict.equal]
+    detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
+    answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
 
 
 def _verify_sink(arguments: argparse.Namespace) -> int:

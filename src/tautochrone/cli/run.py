@@ -61,12 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     selected = names_of(arguments.refresh), names_of(arguments.full_refresh)
     from tautochrone.app.launch import launch
     from tautochrone.app.locate import locate
-    from tautochrone.app.unchanged import News, end_without_news, last_run
+    from tautochrone.app.unchanged import News, definitions_of, end_without_news, last_run
 
     options = options_of(arguments)
     located = locate(options)
     restarts = Restarts()
     program = _program_of(arguments, located, restarts)
+    # Before they are loaded: a file may change meanwhile, and the start of the JVM changes the environment.
+    definitions = definitions_of(*located) if arguments.continuous else None
     last = None if program is None else last_run(located[1], program)
     starting = events.Starting(pipeline=located[0].name, master=located[1].spark.master)
     if last is None:
@@ -88,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     with listening(arguments, starting) as emit:
         try:
             state, restart = _execute(
-                arguments, options, located, selected, restarts, ownership, emit, program
+                arguments, options, located, selected, restarts, ownership, emit, program, definitions
             )
         except EnvironmentProblemError as error:
             if not (restarts.in_a_row and error.error_class in _NOT_STARTED):
@@ -138,6 +140,7 @@ def _execute(
     ownership: Ownership,
     emit: events.Emit,
     program: str | Reason | None = None,
+    definitions: str | Reason | None = None,
 ) -> tuple[int, bool]:
     """The exit status, and whether the process must be restarted: its Spark died, or definitions must be
     loaded anew."""
@@ -166,8 +169,8 @@ def _execute(
         begins(job)
         stopping = _stop_on_signals(execution, emit)
         number_before = _newest_checkpoint(job)
-        if arguments.continuous:
-            project.announce()
+        if definitions is not None:
+            project.announce(definitions)
             with AlarmLoop(job.store, project.settings.alarm_targets):
                 state = execution.continuously(project.settings.interval_ms)
         elif program is None:

@@ -133,6 +133,7 @@ class ReasonCode(StrEnum):
 
     # Why a query started a Spark of its own though a service of the project runs.
     SERVICE_DID_NOT_ANSWER = "SERVICE_DID_NOT_ANSWER"
+    RUN_HAS_OTHER_DEFINITIONS = "RUN_HAS_OTHER_DEFINITIONS"
 
     # How a table changed between two versions.
     TABLE_UNCHANGED = "TABLE_UNCHANGED"

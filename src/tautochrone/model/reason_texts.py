@@ -233,7 +233,10 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.COLUMNS_OF_ROWS_DIFFER: "its rows do not have the table's columns",
     ReasonCode.COLUMN_WRITTEN_BY_SPARK: "values of {column} are of a type that Spark writes only",
     ReasonCode.VALUES_CAST_BY_SPARK: "its rows do not have the table's types: {text}",
-    ReasonCode.SERVICE_DID_NOT_ANSWER: "the service at {uri} did not answer the query: {error_class}",
+    ReasonCode.SERVICE_DID_NOT_ANSWER: "the service at {uri} did not answer: {error_class}",
+    ReasonCode.RUN_HAS_OTHER_DEFINITIONS: (
+        "what runs at {uri} was started with other definitions or settings than this command reads"
+    ),
     ReasonCode.TABLE_UNCHANGED: "{table} did not change",
     ReasonCode.NO_ROWS_MOVED: "no commit to {table} moved rows",
     ReasonCode.TABLE_APPENDED: "{table} was only appended to",

@@ -12,9 +12,10 @@ from tests.support.harness import Happened
 
 from tautochrone.model.checkpoint import RefreshMode, worst_mode
 from tautochrone.model.names import TableName
+from tautochrone.model.verdict import Verdict
 from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run
-from tautochrone.runtime.views.verify import Verdict, nondeterminism, verify
+from tautochrone.runtime.views.verify import nondeterminism, verify
 
 from .changing_tables import SPARK_ERRORS, ChangingTables
 from .suite import ForeignQuery, Suite

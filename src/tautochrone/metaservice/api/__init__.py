@@ -10,8 +10,10 @@ from fastapi import APIRouter, FastAPI
 from tautochrone.meta import Store
 from tautochrone.metaservice.api import alarms, checkpoints, datasets, events, jobs, reads
 from tautochrone.metaservice.api.queries import add_queries
+from tautochrone.metaservice.api.verifications import add_verifications
 from tautochrone.metaservice.http.problems import PROBLEMS
 from tautochrone.model.query import QueryRunner
+from tautochrone.model.verdict import Verifier
 
 __all__ = ["add_api"]
 
@@ -22,7 +24,8 @@ def add_api(
     """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`.
 
     Args:
-        runner: answers queries; None: nobody does, for `unavailable_reason`.
+        runner: answers queries, and verifies views if it is a `Verifier`; None: nobody does, for
+            `unavailable_reason`.
         key: what queries must show; empty: nothing.
     """
     flip = APIRouter(responses=PROBLEMS)
@@ -33,4 +36,6 @@ def add_api(
     for module in (alarms, datasets, jobs, checkpoints, reads, events):
         module.add(router, store)
     add_queries(router, runner, unavailable_reason, key)
+    if isinstance(runner, Verifier):
+        add_verifications(router, runner, key)
     app.include_router(router)

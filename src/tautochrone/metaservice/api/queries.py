@@ -30,7 +30,7 @@ from tautochrone.metaservice.api.reads import (
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.query import ARROW_STREAM, QUERY_KEY, QUERY_METADATA, Query, QueryAnswer, QueryRunner
 
-__all__ = ["add_queries", "arrow_stream"]
+__all__ = ["add_queries", "arrow_stream", "check_key"]
 
 _PART_BYTES = 1 << 20
 _MAX_CHARACTERS = 100_000
@@ -73,12 +73,7 @@ def add_queries(
                 f"There are no queries here. {unavailable_reason}",
                 hint="ask with `taut query` in the project",
             )
-        if not hmac.compare_digest(http.headers.get(QUERY_KEY, "").encode(), key.encode()) and key:
-            raise AccessError(
-                "QUERY_KEY_MISSING",
-                "This service of a running job answers only who may read the job's storage",
-                hint="`taut query` in the project; `taut serve` answers others",
-            )
+        check_key(http, key)
         token_time_ms(request.after)
         query_of_request = Query(
             sql=request.sql,
@@ -91,6 +86,20 @@ def add_queries(
         # Not with those threads that answer other reads: a query may take a minute.
         answer = await read_after(read, request.after, request.wait_ms, in_thread=run_in_threadpool)
         return StreamingResponse(arrow_stream(answer), media_type=ARROW_STREAM)
+
+
+def check_key(request: Request, key: str) -> None:
+    """Refuse a request that does not show `key`, if there is one.
+
+    Raises:
+        AccessError: `QUERY_KEY_MISSING`.
+    """
+    if key and not hmac.compare_digest(request.headers.get(QUERY_KEY, "").encode(), key.encode()):
+        raise AccessError(
+            "QUERY_KEY_MISSING",
+            "This service of a running job answers only who may read the job's storage",
+            hint="`taut query` in the project; `taut serve` answers others",
+        )
 
 
 def arrow_stream(answer: QueryAnswer) -> Iterator[bytes]:

@@ -109,7 +109,7 @@ COOKIE = "tautochrone_session"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # Requests by POST that the role `read` may send. The store checks who owns a pin.
-_READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins", "/api/v1/query")
+_READS_BY_POST = ("/version/", "/api/v1/tokens", "/api/v1/pins", "/api/v1/query", "/api/v1/verifications")
 _FORMS_THAT_READ = ("/query", "/preview")
 LOGIN, LOGOUT = "/login", "/logout"
 _STATIC = "/static/"

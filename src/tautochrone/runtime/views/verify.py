@@ -6,7 +6,6 @@ A table of AUTO CDC flows is recomputed by one merge of all events.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -27,6 +26,7 @@ from tautochrone.model.names import (
     is_shadow_table,
 )
 from tautochrone.model.reason import ReasonCode
+from tautochrone.model.verdict import Verdict
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.runtime.merges.event_merges import auto_cdc_of, input_of, rows_of_all_events
@@ -40,24 +40,9 @@ from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 from tautochrone.spark.translate.from_catalyst import plan_of
 
-__all__ = ["Sessions", "Verdict", "nondeterminism", "recompute", "verify"]
+__all__ = ["Sessions", "nondeterminism", "recompute", "verify"]
 
 _READ_FILES = {ReasonCode.FILE_COLUMNS_CHANGED, ReasonCode.FILES_NOT_TAKEN_IN}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One view's answer. `equal` is None when the question has no answer, and `reason` says why.
-
-    `missing` rows are in the recomputation and not in the view, `unexpected` ones the other way round.
-    """
-
-    dataset: TableName
-    checkpoint: CheckpointNumber | None
-    equal: bool | None
-    missing: int
-    unexpected: int
-    reason: str | None = None
 
 
 class Sessions:
