@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from collections import defaultdict
@@ -76,6 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
         for fixture in _MARKERS_OF_FIXTURES.keys() & {*getattr(item, "fixturenames", ())}:
             item.add_marker(_MARKERS_OF_FIXTURES[fixture])
+
+
+def pytest_collection_finish() -> None:
+    """Tests and their modules stay until the end: Python need not look for garbage among so many objects."""
+    gc.collect()
+    gc.freeze()
 
 
 class ReportFailuresImmediately:

@@ -20,6 +20,9 @@ import pytest
 LAST_RUN = Path(".work/durations.tsv")
 """Of the run of tests that began last: test, seconds, CPU seconds, worker."""
 
+BRIEF_S = 0.1
+"""A test that is shorter counts with its own process alone: to look for children takes some milliseconds."""
+
 KEPT = Path(__file__).with_suffix(".tsv")
 """The seconds of each file in a whole run, by which the next one distributes files."""
 
@@ -42,6 +45,8 @@ class Recorder:
         self._process = psutil.Process()
         self._cpu: dict[int, float] = {}
         self._children: set[int] = set()
+        self._own = time.process_time()
+        self._brief = 0.0
 
     def pytest_collection_finish(self) -> None:
         self._cpu_seconds()
@@ -58,8 +63,16 @@ class Recorder:
         report = yield
         if call.when == "teardown":
             seconds = time.monotonic() - item.stash[STARTED]
-            report.user_properties.append(("cost", (seconds, self._cpu_seconds())))
+            cpu_seconds = self._brief_cpu_seconds() if seconds < BRIEF_S else self._cpu_seconds()
+            report.user_properties.append(("cost", (seconds, cpu_seconds)))
         return report
+
+    def _brief_cpu_seconds(self) -> float:
+        """CPU seconds of this process alone since the last call of this or the other method."""
+        own = time.process_time()
+        used, self._own = own - self._own, own
+        self._brief += used
+        return used
 
     def _cpu_seconds(self) -> float:
         """CPU seconds since the last call, of this process and its children. A child that ended between two
@@ -79,8 +92,10 @@ class Recorder:
         used = sum(seconds - self._cpu.get(pid, 0.0) for pid, seconds in cpu.items())
         # What this process knows of an ended child includes what was counted while the child ran.
         ended = sum(self._cpu[pid] for pid in self._children if pid not in cpu)
+        used -= ended + self._brief
         self._cpu, self._children = cpu, children
-        return max(used - ended, 0.0)
+        self._own, self._brief = time.process_time(), 0.0
+        return max(used, 0.0)
 
 
 STARTED = pytest.StashKey[float]()

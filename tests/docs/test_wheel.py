@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tautochrone.spark.session.jars import CORE, KAFKA
+from tautochrone.spark.session.java import archive_file, find_java, prepared_folder
 
 pytestmark = pytest.mark.thorough
 
@@ -48,10 +49,22 @@ def taut(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next((folder / "lib").glob("python*")) / "site-packages"
     # Editable installs are not followed from here, so `tautochrone` is the wheel's.
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    # An archive of Java's classes takes a minute to make; `tests/spark/session/test_java.py` makes one.
-    (folder / "share").mkdir(exist_ok=True)
-    (folder / "share" / "tautochrone").symlink_to(Path(sys.prefix) / "share" / "tautochrone")
+    _prepare(folder / "share" / "tautochrone")
     return folder / "bin" / "taut"
+
+
+def _prepare(folder: Path) -> None:
+    """An archive of Java's classes takes a minute to make, and `make setup` makes one of two. What this
+    environment lacks is an empty file, which Java ignores; `tests/spark/session/test_java.py` makes one."""
+    java = find_java()
+    target = folder / prepared_folder(java).name
+    target.mkdir(parents=True)
+    for prepared in prepared_folder(java).glob("*"):
+        (target / prepared.name).symlink_to(prepared)
+    for on_class_path in (True, False):
+        archive = target / archive_file(java, on_class_path=on_class_path).name
+        if not archive.exists():
+            archive.touch()
 
 
 def test_wheel_has_every_file_of_the_package(taut: Path) -> None:
