@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo demo-kafka demo-cdc check docs test quick mysql-server soak bench clean
+.PHONY: help setup lock demo demo-kafka demo-cdc check check-types check-texts docs test quick mysql-server soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -43,9 +43,15 @@ demo-cdc: setup ## capture a PostgreSQL database that it starts, while it is wri
 	@$(BIN)/python -m examples.shop.demo
 
 check: setup ## ruff, mypy, import contracts, file sizes, the documentation
+	@$(MAKE) --no-print-directory --output-sync -j 2 check-types check-texts
+
+# Takes as long as all that the other one does.
+check-types:
+	$(BIN)/mypy
+
+check-texts:
 	$(BIN)/ruff check src tests examples bench
 	$(BIN)/ruff format --check src tests examples bench
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.docs.reference --check
 	$(BIN)/zensical build --strict --clean
