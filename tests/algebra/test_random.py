@@ -82,7 +82,7 @@ def plan_tree(node: Node, depth: int = 0) -> str:
     return "\n".join([line, *(plan_tree(child, depth + 1) for child in node.children)])
 
 
-@settings(CASES, max_examples=1_000)
+@settings(CASES, max_examples=400)
 @given(PLANS, DATA, SEEDS)
 def test_refreshes_equal_recomputation(plan: bytes, data: bytes, seed: int) -> None:
     refresh_and_check(plan, data, seed)
@@ -101,7 +101,7 @@ def test_refreshes_equal_recomputation_in_100_000_cases(shard: int) -> None:
     cases()
 
 
-@settings(CASES, max_examples=300)
+@settings(CASES, max_examples=150)
 @given(PLANS, DATA, SEEDS)
 def test_one_refresh_equals_many_small_ones(plan: bytes, data: bytes, seed: int) -> None:
     query, choices = query_from(plan), ByteChoices(data)

@@ -13,7 +13,7 @@ from tautochrone.cli.main import main
 
 from .processes import run_taut
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def in_process(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -44,7 +44,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demo"
 
 
-@pytest.mark.slow
 def test_dry_run_writes_nothing(sample: Path) -> None:
     before = sorted(path for path in sample.rglob("*") if "__pycache__" not in path.parts)
     entries = lines(taut(sample, "dry-run", "--json"))
@@ -56,7 +55,6 @@ def test_dry_run_writes_nothing(sample: Path) -> None:
     ]
 
 
-@pytest.mark.quick
 def test_the_sample_runs(sample: Path) -> None:
     first = lines(taut(sample, "run", "--json"))
     assert first[0]["event"] == "starting"
@@ -68,7 +66,6 @@ def test_the_sample_runs(sample: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_second_run_finds_no_news(sample: Path) -> None:
     names = [event["event"] for event in lines(taut(sample, "run", "--json"))]
     assert "no_news" in names
@@ -79,7 +76,6 @@ def test_a_second_run_finds_no_news(sample: Path) -> None:
 QUERY = "SELECT max(product) AS top, sum(sold) AS n FROM sales"
 
 
-@pytest.mark.slow
 def test_query_reads_and_fails(sample: Path) -> None:
     assert taut(sample, "query", QUERY, "--format", "csv", "--checkpoint", "1").stdout == "top,n\ntea,3\n"
     running = taut(sample, "query", "SELECT sold,\n  1/(sold - sold) FROM sales", expect=1)
@@ -91,7 +87,6 @@ def test_query_reads_and_fails(sample: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_query_writes_json_and_refuses(sample: Path) -> None:
     assert lines(taut(sample, "query", QUERY, "--format", "json")) == [{"top": "tea", "n": 3}]
     refused = taut(sample, "query", "DROP TABLE sales", expect=1)
@@ -111,7 +106,6 @@ def test_status_and_checkpoints(sample: Path, capsys: pytest.CaptureFixture[str]
     assert "[DATASET_NOT_FOUND]" in taut(sample, "status", "nowhere", expect=1).stderr
 
 
-@pytest.mark.slow
 def test_verify(sample: Path) -> None:
     verdicts = lines(taut(sample, "verify", "--json"))
     assert [verdict["equal"] for verdict in verdicts] == [True]
@@ -124,7 +118,6 @@ def test_verify(sample: Path) -> None:
     }
 
 
-@pytest.mark.slow
 def test_maintenance_does_what_its_dry_run_shows(sample: Path) -> None:
     settings = sample / "tautochrone.toml"
     before = settings.read_text() if settings.exists() else ""

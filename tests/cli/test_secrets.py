@@ -24,10 +24,13 @@ SETTINGS = """
 """
 DEFINITIONS = """
 import os
+import subprocess
 
 from pyspark import pipelines as dp
 from pyspark.sql import functions as f
 
+print("printed")
+subprocess.run(["echo", "echoed"])
 secrets = spark.conf.get("pipeline.key") + " and " + spark.conf.get("pipeline.login")
 if "BREAK" in os.environ:
     raise ValueError("cannot log in with " + secrets)
@@ -84,6 +87,7 @@ def command_lines(root: int) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.quick
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_nothing_shows_a_secret(project: Path) -> None:
     process_arguments = ""
@@ -97,6 +101,7 @@ def test_nothing_shows_a_secret(project: Path) -> None:
         run.wait_for(run_ended)
         run.stop()
         all_events = str(run.events)
+        assert run.other_lines == [], "what definitions print is no event"
     # The search is not empty: the run failed twice, on Spark, with errors that contained the secrets.
     assert "org.apache.spark.deploy.SparkSubmit" in process_arguments
     assert sum(event["event"] in ("flow_failed", "refresh_failed") for event in run.events) == 2

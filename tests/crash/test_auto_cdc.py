@@ -254,11 +254,12 @@ STRIKES_WHILE_FOLDING = (
 BOTH = ("before", "after")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strikes", "moments"),
     [
         pytest.param(STRIKES_WHILE_FOLDING[1:2], BOTH[1:], id="state"),
-        pytest.param(STRIKES_WHILE_FOLDING, BOTH, id="all", marks=pytest.mark.slow),
+        pytest.param(STRIKES_WHILE_FOLDING, BOTH, id="all"),
     ],
 )
 def test_crash_while_old_deletions_are_forgotten(

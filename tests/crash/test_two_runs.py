@@ -56,7 +56,10 @@ def refuse(taut: Taut, pid: int, *flags: str) -> None:
     assert [event["event"] for event in second.events] == ["starting"], second.describe()
 
 
-def test_a_second_run_beside_a_live_one(world: World, tmp_path: Path, child: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_second_run_beside_a_live_one(
+    world: World, tmp_path: Path, child: subprocess.Popen[str], waits: bool
+) -> None:
     world.sources.add()
     world.run(Strike(Step.META_PUBLISH, "before", "crash"))
     started = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -65,6 +68,8 @@ def test_a_second_run_beside_a_live_one(world: World, tmp_path: Path, child: sub
         project.store().jobs.take_over("crash", lease_ms=LEASE_MS, claim=Claim(process=owner))
     taut = Taut(world.sources.folder, tmp_path)
     refuse(taut, child.pid)
+    if not waits:
+        return
     with taut.start("--wait") as waiting:
         wait_for(waiting, "waiting_for_run")
         assert waiting.lives_for(0.5), "it waits for one that is there"

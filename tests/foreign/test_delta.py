@@ -156,8 +156,8 @@ def test_a_table_is_replaced_by_another_one(pipeline: Pipeline) -> None:
 @pytest.mark.parametrize(
     "strike",
     [
-        Strike(Step.LAKE_CREATE, "after", "crash"),
-        Strike(Step.LAKE_FOLLOW, "after", "crash"),
+        pytest.param(Strike(Step.LAKE_CREATE, "after", "crash"), marks=pytest.mark.slow),
+        pytest.param(Strike(Step.LAKE_FOLLOW, "after", "crash"), marks=pytest.mark.slow),
         Strike(Step.LAKE_FOLLOW, "after", "lose"),
         Strike(Step.META_OPEN, "after", "crash"),
     ],

@@ -25,6 +25,8 @@ class TautProcess(Closeable):
     def __init__(self, spec: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "tautochrone.cli.main", "run", "--spec", str(spec), "--json"]
         self.events: list[dict[str, Any]] = []
+        self.other_lines: list[str] = []
+        """What it wrote to stdout besides; a line may be cut off by a kill."""
         self._errors = (spec.parent / f"taut-{time.monotonic_ns()}.log").open("w+")
         self._process = subprocess.Popen(
             [*command, *arguments], cwd=spec.parent, stdout=subprocess.PIPE, stderr=self._errors, text=True
@@ -79,5 +81,5 @@ class TautProcess(Closeable):
             try:
                 self.events.append(json.loads(line))
             except json.JSONDecodeError:
-                continue  # cut off by a kill
+                self.other_lines.append(line)
         self._process.stdout.close()

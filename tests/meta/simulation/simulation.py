@@ -36,7 +36,7 @@ from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = ["CI", "SOAK", "Simulation", "run"]
 
-CI, SOAK = 25, 100_000
+CI, SOAK = 12, 100_000
 STEPS = 30
 
 _ON_ANOTHER_STORE = (

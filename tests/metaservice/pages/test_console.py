@@ -21,7 +21,7 @@ from tautochrone.model.checkpoint import CheckpointState
 
 from .browser import chromium
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _OPERATE, _READ = "a-token-that-may-operate", "a-token-that-may-only-read"
 _VIEW = (

@@ -161,6 +161,7 @@ def run_random_changes(pipeline: Pipeline, seed: int, rounds: int) -> None:
         assert not pipeline.plan().has_changes, changes
 
 
+@pytest.mark.slow
 def test_changes_of_a_medallion(pipeline: Pipeline) -> None:
     medallion(pipeline)
     run_random_changes(pipeline, seed=1, rounds=1)

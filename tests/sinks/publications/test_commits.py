@@ -94,7 +94,7 @@ class Crashes:
         return counted
 
 
-@pytest.fixture(params=["delta", "delta by location", "hudi", "paimon"])
+@pytest.fixture(params=["delta", pytest.param("delta by location", marks=pytest.mark.slow), "hudi", "paimon"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> ToyLake:
     format_name, *_ = request.param.split()
     return ToyLake(tmp_path, format_name, links=request.param == "delta")

@@ -60,6 +60,7 @@ def bank(spark: SparkSession, tmp_path: Path, database: psycopg.Connection) -> I
     spark.sparkContext.setLogLevel("ERROR")
 
 
+@pytest.mark.slow
 def test_first_copy_is_written_into_the_tables(bank: CapturedBank) -> None:
     """Also where the run is killed behind it, maintenance looks for orphans then, and rows of it changed."""
     bank.run(Strike(Step.META_OPEN, "before", "crash"))

@@ -112,7 +112,7 @@ def test_rows_are_those_of_a_job(spark: SparkSession, table: str, groups: int) -
     assert bag(in_driver(placed)) == bag(placed)
 
 
-@pytest.mark.parametrize("each", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_conditions_are_those_of_a_job(spark: SparkSession, table: str, each: int) -> None:
     """So many of five conditions for each column, others for the next one."""
     rows = spark.table(table)
