@@ -8,6 +8,7 @@ from tautochrone.meta.protocols.datasets import (
     DatasetState,
     DatasetStatus,
     Lineage,
+    RefreshTotals,
 )
 from tautochrone.meta.protocols.jobs import JobEntry, TableRole
 from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
@@ -27,6 +28,7 @@ __all__ = [
     "Lineage",
     "MetaStore",
     "Reconciled",
+    "RefreshTotals",
     "ReportTime",
     "Store",
     "StoreDatabase",

@@ -12,8 +12,9 @@ from tests.support.stores import Backing
 from tautochrone.meta import DatasetEntry
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Refresh, RefreshMode
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
+from tautochrone.model.sink import SinkDeclaration
 
 ROOT, *VIEWS = (TableName("lake", ("db",), name) for name in ("root", "a", "b", "c", "d"))
 FULL = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"))
@@ -79,3 +80,59 @@ def test_a_look_and_a_refresh_ask_little(database: Backing, statements: list[str
 def _of_tables(statements: list[str]) -> list[str]:
     """Without what a transaction begins with."""
     return [text for text in statements if re.match("SELECT (?!pg_)|INSERT|UPDATE|DELETE", text)]
+
+
+def test_statuses_ask_as_often_of_many_failing_datasets(database: Backing, statements: list[str]) -> None:
+    """A topology that is late costs some questions, whatever the number of its datasets and sinks."""
+    store = database.open()
+    counts, newest = [], {}
+    for views in (2, 30):
+        job, root = f"job{views}", TableName("lake", (f"db{views}",), "root")
+        names = [TableName("lake", (f"db{views}",), f"view{index}") for index in range(views)]
+        entries = [DatasetEntry(root, "streaming table", "r", is_root=True)]
+        entries += [DatasetEntry(view, "materialized view", "v", frozenset({root})) for view in names]
+        store.jobs.start_run("shop", job, entries)
+        fence = store.jobs.take_over(job)
+        for cut in (1, 2):
+            new = NewCheckpoint({root: Version(str(cut))}, cut)
+            number = store.checkpoints.open(job, fence, new).number
+            for view in names:
+                if cut == 1:
+                    store.checkpoints.record_version(job, fence, number, view, Version("v"), FULL)
+                else:
+                    store.checkpoints.record_failure(job, fence, number, view, unclassified("it broke"))
+            store.checkpoints.publish(job, fence, number, cut)
+        for view in names:
+            sink = SinkDeclaration(name=f"to {view}", format="toy", tables=(view,))
+            store.deliveries.claim(job, fence, sink, Fence(0))
+        statements.clear()
+        statuses = [status for status in store.datasets.statuses() if status.job == job]
+        sinks = [sink for sink in store.deliveries.sinks() if sink.job == job]
+        counts.append(len(_of_tables(statements)))
+        store.jobs.end_run(job, fence)
+        assert {(status.checkpoint, status.failing_since_ms) for status in statuses[1:]} == {(number - 1, 2)}
+        assert {(sink.newest, sink.behind_since_ms) for sink in sinks} == {(number, 1)}
+        newest[job] = number
+    # The newest checkpoint of a sink is that of its own job.
+    assert {sink.job: sink.newest for sink in store.deliveries.sinks()} == newest
+    # The second time there is one more topology that is late.
+    assert counts[1] - counts[0] <= 14, counts
+
+
+def test_states_of_jobs_ask_as_often_of_many(database: Backing, statements: list[str]) -> None:
+    store = database.open()
+    counts = []
+    for index in range(6):
+        job, root = f"job{index}", TableName("lake", (f"db{index}",), "root")
+        store.jobs.start_run("shop", job, [DatasetEntry(root, "streaming table", "r", is_root=True)])
+        fence = store.jobs.take_over(job)
+        number = store.checkpoints.open(job, fence, NewCheckpoint({root: Version("1")}, 1)).number
+        if index % 2:
+            store.checkpoints.publish(job, fence, number, 1)
+        statements.clear()
+        states = {state.name: state for state in store.jobs.states()}
+        counts.append(len(_of_tables(statements)))
+        following = store.checkpoints.next_for(job)
+        assert states[job].target == (None if following is None else following.number)
+        assert states[job].newest_done == (number if index % 2 else None)
+    assert counts[-1] <= counts[0] + 1, counts

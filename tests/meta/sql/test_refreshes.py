@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.stores import Backing
 
-from tautochrone.meta import DatasetEntry, Store
+from tautochrone.meta import DatasetEntry, RefreshTotals, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
@@ -74,3 +74,66 @@ def test_the_oldest_failures_are_forgotten(store: Store, kept: int) -> None:
         True,
         False,
     ]
+
+
+def test_totals_of_refreshes(store: Store, kept: int) -> None:
+    fence = store.jobs.take_over("job")
+    modes = (RefreshMode.FULL, RefreshMode.INCREMENTAL, RefreshMode.NO_DATA, None)
+    for at_ms, mode in enumerate(modes, 1):
+        number = store.checkpoints.open("job", fence, NewCheckpoint({}, at_ms)).number
+        if mode is None:
+            error = unclassified("it broke")
+            store.checkpoints.record_failure("job", fence, number, VIEW, error, finished_at_ms=at_ms)
+        else:
+            refresh = Refresh(
+                mode=mode, reason=unclassified("x"), rows_inserted=3, rows_deleted=1, duration_ms=10 * at_ms,
+                cpu_ms=7 if at_ms == 1 else None,
+            )  # fmt: skip
+            version = Version(str(min(at_ms, 2)))
+            store.checkpoints.record_version(
+                "job", fence, number, VIEW, version, refresh, finished_at_ms=at_ms
+            )
+        store.checkpoints.publish("job", fence, number, at_ms)
+    expected = RefreshTotals(
+        dataset=VIEW,
+        refreshes={RefreshMode.FULL: 1, RefreshMode.INCREMENTAL: 1},
+        failed=1,
+        duration_ms=30,
+        cpu_ms=7,
+        rows_inserted=6,
+        rows_deleted=2,
+        since_ms=1,
+        is_cut=False,
+    )
+    assert store.history.totals(0) == (expected,)
+    (later,) = store.history.totals(2)
+    assert (later.refreshes, later.failed, later.cpu_ms) == ({RefreshMode.INCREMENTAL: 1}, 1, None)
+    assert store.history.totals(5) == ()
+    (newest,) = store.history.newest_refreshes()
+    assert (newest.checkpoint, newest.error) == (4, "it broke")
+    store.jobs.start_run("shop", "job", [])
+    assert store.history.totals(0) == store.history.newest_refreshes() == ()
+
+
+def test_full_history_is_said_to_be_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = store.jobs.take_over("job")
+    monkeypatch.setattr("tautochrone.meta.sql.datasets.KEPT_PER_DATASET", 2)
+    run(store, fence, version="a")
+    assert not store.history.totals(0)[0].is_cut
+    run(store, fence, version="b")
+    assert store.history.totals(0)[0].is_cut
+
+
+def test_neighbours_of_a_checkpoint(store: Store) -> None:
+    fence = store.jobs.take_over("job")
+    first, second, third = (run(store, fence, version=version) for version in "abc")
+    numbers = {
+        number: tuple(None if each is None else each.number for each in store.checkpoints.neighbours(number))
+        for number in (first, second, third, third + 5)
+    }
+    assert numbers == {
+        first: (None, second),
+        second: (first, third),
+        third: (second, None),
+        third + 5: (third, None),
+    }

@@ -397,6 +397,10 @@ class Checkpoints(Protocol):
         """
 
     @reads
+    def neighbours(self, number: int) -> tuple[Checkpoint | None, Checkpoint | None]:
+        """The checkpoints before and after a number, whatever their state; None where there is none."""
+
+    @reads
     def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:
         """The newest checkpoints in any state, newest first."""
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from tautochrone.meta.protocols.marks import reads, writes
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
 from tautochrone.model.dataset_change import DatasetChange
-from tautochrone.model.definitions import DatasetDetails, ExpectationCount
+from tautochrone.model.definitions import DatasetDetails, ExpectationCount, LakeColumn
 from tautochrone.model.effects import Step
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import Reason
@@ -26,6 +26,7 @@ __all__ = [
     "EdgeDelay",
     "History",
     "Lineage",
+    "RefreshTotals",
 ]
 
 
@@ -118,6 +119,10 @@ class Datasets(Protocol):
         """The datasets that their job no longer defines, and no other job does. Their tables stay."""
 
     @reads
+    def retired_table_ids(self) -> dict[TableName, str | None]:
+        """By retired dataset what `table_id` says of it."""
+
+    @reads
     def pending_changes(self) -> tuple[DatasetChange, ...]:
         """The drops and renames that are decided and not complete, by the name of the dataset."""
 
@@ -194,6 +199,10 @@ class Datasets(Protocol):
     @reads
     def details(self, dataset: TableName) -> DatasetDetails | None:
         """The details that the dataset's job recorded; None before that, or for an unknown dataset."""
+
+    @reads
+    def columns(self) -> dict[TableName, tuple[LakeColumn, ...]]:
+        """The columns of every dataset that isn't retired, as its job recorded them, by name."""
 
     @reads
     def details_of_job(self, job: str) -> dict[TableName, DatasetDetails]:
@@ -286,8 +295,38 @@ class CheckpointLine:
     failed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshTotals:
+    """What the refreshes of a dataset took together, of those that the history still has.
+
+    `since_ms` is when the first counted one ended, in epoch milliseconds; `is_cut` when the history of the
+    dataset is full, so that there were earlier ones. `refreshes` counts those with news by mode, `failed`
+    those that gave no version. `cpu_ms` is None where nobody measured.
+    """
+
+    dataset: TableName
+    refreshes: Mapping[RefreshMode, int]
+    failed: int
+    duration_ms: int
+    cpu_ms: int | None
+    rows_inserted: int
+    rows_deleted: int
+    since_ms: int
+    is_cut: bool
+
+
 class History(Protocol):
     """Refreshes that took place, and how long they took."""
+
+    @reads
+    def newest_refreshes(self) -> tuple[RefreshRecord, ...]:
+        """The newest refresh or failure of every dataset that isn't retired, by name, without mode
+        `no_data`."""
+
+    @reads
+    def totals(self, since_ms: int) -> tuple[RefreshTotals, ...]:
+        """What refreshes took that ended at `since_ms` (epoch milliseconds) or later, by dataset that isn't
+        retired; datasets without any are left out."""
 
     @reads
     def refreshes(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:

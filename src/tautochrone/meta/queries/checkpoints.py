@@ -14,7 +14,7 @@ Leases (by this store's clock) decide only for whom the others wait. Who may wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -52,7 +52,7 @@ __all__ = [
     "checkpoint_row",
     "close_if_finished",
     "is_alive",
-    "job_status",
+    "job_statuses",
     "liveness_of",
     "next_checkpoint",
     "pending",
@@ -339,15 +339,19 @@ def next_checkpoint(connection: Connection, job: str) -> int | None:
     numbers = pending(connection, job)
     if not numbers:
         return None
-    rendezvous = _rendezvous(connection, numbers)
+    rendezvous = _rendezvous(numbers, _skipped(connection, numbers))
     return numbers[-1] if rendezvous is None else rendezvous
 
 
-def _rendezvous(connection: Connection, numbers: list[int]) -> int | None:
-    """The oldest of a job's pending checkpoints that no job has skipped."""
+def _skipped(connection: Connection, numbers: Collection[int]) -> frozenset[int]:
+    """Those of the checkpoints that some job has skipped."""
     skipped = select(_P.checkpoint).where(_P.checkpoint.in_(numbers), _P.state == Part.SKIPPED.value)
-    skipped_numbers = set(connection.execute(skipped).scalars())
-    return next((number for number in numbers if number not in skipped_numbers), None)
+    return frozenset(connection.execute(skipped).scalars())
+
+
+def _rendezvous(numbers: Iterable[int], skipped: Collection[int]) -> int | None:
+    """The oldest of a job's pending checkpoints that no job has skipped."""
+    return next((number for number in numbers if number not in skipped), None)
 
 
 def skip_before(connection: Connection, job: str, number: int) -> None:
@@ -381,7 +385,8 @@ def _skip_older(connection: Connection, job: str, number: int, now: int) -> None
     job_row = connection.execute(select(_J.state, _J.lease_until_ms).where(_J.name == job)).one()
     if is_alive(job_row.state, job_row.lease_until_ms, now):
         kept_numbers = {row.checkpoint for row in rows if row.started_ms is not None}
-        rendezvous = _rendezvous(connection, [row.checkpoint for row in rows])
+        numbers = [row.checkpoint for row in rows]
+        rendezvous = _rendezvous(numbers, _skipped(connection, numbers))
         kept_numbers |= set() if rendezvous is None else {rendezvous}
     for row in rows:
         if row.checkpoint not in kept_numbers:
@@ -440,10 +445,29 @@ def liveness_of(row: Row[Any], now: int) -> Liveness:
     return Liveness.STOPPED if row.state == JobState.RUNNING and renews_lease else Liveness.REGISTERED
 
 
-def job_status(connection: Connection, row: Row[Any], topology: Topology, now: int) -> JobStatus:
-    done = select(func.max(_P.checkpoint)).where(_P.job == row.name, _P.state == Part.DONE.value)
-    newest = connection.execute(done).scalar()
-    target = next_checkpoint(connection, row.name)
+def job_statuses(connection: Connection, topology: Topology, now: int) -> tuple[JobStatus, ...]:
+    """All jobs, by name."""
+    done = select(_P.job, func.max(_P.checkpoint).label("number")).where(_P.state == Part.DONE.value)
+    newest = {row.job: row.number for row in connection.execute(done.group_by(_P.job))}
+    targets = _next_checkpoints(connection)
+    rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
+    return tuple(_job_status(row, newest.get(row.name), targets.get(row.name), topology, now) for row in rows)
+
+
+def _next_checkpoints(connection: Connection) -> dict[str, int]:
+    """What `next_checkpoint` says of each job that has one."""
+    query = select(_P.job, _P.checkpoint).where(_P.state == Part.PENDING.value).order_by(_P.checkpoint)
+    pending_numbers: dict[str, list[int]] = {}
+    for row in connection.execute(query):
+        pending_numbers.setdefault(row.job, []).append(row.checkpoint)
+    numbers = {number for some in pending_numbers.values() for number in some}
+    skipped = _skipped(connection, numbers) if numbers else frozenset()
+    return {job: _rendezvous(some, skipped) or some[-1] for job, some in pending_numbers.items()}
+
+
+def _job_status(
+    row: Row[Any], newest: int | None, target: int | None, topology: Topology, now: int
+) -> JobStatus:
     return JobStatus(
         name=row.name,
         pipeline=row.pipeline,

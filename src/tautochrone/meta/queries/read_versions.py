@@ -38,11 +38,14 @@ _NEWEST_VISIBLE = select(_C.number).where(_C.state.in_(VISIBLE_STATES)).order_by
 _KNOWN = select(_D.name).where(_D.name.in_(bindparam("names", expanding=True)), _D.kind.in_(VERSIONED_KINDS))
 
 
-def newest_readable(connection: Connection, tables: set[str]) -> int | None:
-    """The checkpoint that a strong read of the tables would take now; None when there is none."""
-    requested_names, needed = needed_tables(connection, tables, only_named=False)
+def newest_readable(connection: Connection, tables: set[str], needed: set[str]) -> int | None:
+    """The checkpoint that a strong read of the tables would take now; None when there is none.
+
+    Args:
+        needed: the tables, and all that were ever built and share a root or an invariant with one of them.
+    """
     try:
-        return strong_versions(connection, tables, requested_names, needed, 0, lock=False)[0]
+        return strong_versions(connection, tables, tables, needed, 0, lock=False, explain=False)[0]
     except CheckpointUnavailableError:
         return None
 
@@ -69,7 +72,13 @@ def strong_versions(
     at_least: int,
     *,
     lock: bool,
+    explain: bool = True,
 ) -> tuple[int, Mapping[str, str], dict[str, str]]:
+    """The checkpoint of a strong read, its versions, and which tables are behind, each with its reason.
+
+    Args:
+        explain: otherwise no reason is looked for, which takes some queries for each table.
+    """
     number: int | None = None
     behind: dict[str, str] | None = None
     while True:
@@ -85,7 +94,8 @@ def strong_versions(
         cut = cut_at(connection, candidate, only=None if requested is None else needed, done_only=True)
         incomplete = needed - cut.versions.keys()
         # The reasons are those of the newest checkpoint, and read only once.
-        behind = missing_reasons(connection, candidate, incomplete) if behind is None else behind
+        if behind is None:
+            behind = missing_reasons(connection, candidate, incomplete) if explain else {}
         # Skip checkpoints of which no job did its part.
         if not incomplete and Part.DONE in cut.parts.values():
             if candidate < at_least:
@@ -96,11 +106,9 @@ def strong_versions(
                 if requested is None
                 else {n: v for n, v in cut.versions.items() if n in requested}
             )
-            return (
-                candidate,
-                shown,
-                behind | missing_reasons(connection, candidate, requested_names - cut.versions.keys()),
-            )
+            if explain:
+                behind |= missing_reasons(connection, candidate, requested_names - cut.versions.keys())
+            return candidate, shown, behind
         number = _last_complete_checkpoint(connection, incomplete, candidate) if incomplete else candidate - 1
 
 
@@ -158,20 +166,22 @@ def _last_complete_checkpoint(connection: Connection, tables: set[str], below: i
     previous interval, and back to the last checkpoint of which its job did its part.
     """
     p = t.checkpoint_jobs.c
-    bound = below - 1
-    for table in tables:
-        of_table = (_V.table_name == table) & (_V.from_checkpoint < below)
-        rows = connection.execute(select(_V.job, _V.to_checkpoint).where(of_table)).all()
-        ends = [below - 1 if row.to_checkpoint is None else row.to_checkpoint for row in rows]
-        last = max(ends, default=0)
-        jobs = {row.job for row in rows} - {EXTERNAL}
-        if jobs:
-            did = select(func.max(p.checkpoint)).where(
-                p.job.in_(jobs), p.state == Part.DONE.value, p.checkpoint < below
-            )
-            last = min(last, connection.execute(did).scalar() or 0)
-        bound = min(bound, last)
-    return bound
+    earlier = select(_V.table_name, _V.job, _V.to_checkpoint).where(
+        _V.table_name.in_(tables), _V.from_checkpoint < below
+    )
+    ends: dict[str, int] = dict.fromkeys(tables, 0)
+    jobs: dict[str, set[str]] = {}
+    for row in connection.execute(earlier):
+        end = below - 1 if row.to_checkpoint is None else row.to_checkpoint
+        ends[row.table_name] = max(ends[row.table_name], end)
+        if row.job != EXTERNAL:
+            jobs.setdefault(row.table_name, set()).add(row.job)
+    did = select(p.job, func.max(p.checkpoint).label("last")).where(
+        p.job.in_(set[str]().union(*jobs.values())), p.state == Part.DONE.value, p.checkpoint < below
+    )
+    last = {row.job: row.last for row in connection.execute(did.group_by(p.job))}
+    shown = [min(ends[name], max(last.get(job, 0) for job in some)) for name, some in jobs.items()]
+    return min([below - 1, *shown, *(ends[name] for name in tables - jobs.keys())])
 
 
 def newest_versions(connection: Connection, requested: set[str] | None) -> dict[str, str]:

@@ -181,7 +181,7 @@ def observed_up_to(connection: Connection, topology: Topology, seen: Mapping[str
     ingesting = {
         name for row in connection.execute(select(_J.observations)) for name in row.observations or ()
     }
-    parts = {number: _last_parts(connection, number) for number in {*seen.values()}}
+    parts = _last_parts_by_checkpoint(connection, {*seen.values()})
     numbers = {part for last in parts.values() for part in last.values()} | parts.keys()
     rows = connection.execute(select(_C.number, _C.observations).where(_C.number.in_(numbers)))
     observations = {row.number: row.observations or {} for row in rows}
@@ -211,6 +211,22 @@ def _last_parts(connection: Connection, number: int) -> dict[str, int]:
     )
     done = done.where(_P.checkpoint <= number, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
     return {row.job: row.last for row in connection.execute(done.group_by(_P.job))}
+
+
+def _last_parts_by_checkpoint(connection: Connection, numbers: Collection[int]) -> dict[int, dict[str, int]]:
+    """What `_last_parts` says of each of the checkpoints, in one query."""
+    shown = t.checkpoints.alias("shown")
+    query = (
+        select(shown.c.number, _P.job, func.max(_P.checkpoint).label("last"))
+        .join(t.checkpoint_jobs, _P.checkpoint <= shown.c.number)
+        .join(t.checkpoints, _C.number == _P.checkpoint)
+        .where(shown.c.number.in_(numbers), _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
+        .group_by(shown.c.number, _P.job)
+    )
+    result: dict[int, dict[str, int]] = {number: {} for number in numbers}
+    for row in connection.execute(query):
+        result[row.number][row.job] = row.last
+    return result
 
 
 def _observations_of_job(connection: Connection, job: str) -> dict[str, int]:

@@ -14,10 +14,10 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.queries.alarm_rules import Facts, OpenCheckpoint, conditions_of
-from tautochrone.meta.queries.checkpoints import job_status
+from tautochrone.meta.queries.checkpoints import job_statuses
+from tautochrone.meta.queries.dataset_statuses import statuses_of
 from tautochrone.meta.queries.run_reports import as_json, notified_from_json
 from tautochrone.meta.queries.topology import read_topology
-from tautochrone.meta.sql.datasets import statuses_of
 from tautochrone.meta.sql.deliveries import sink_statuses
 from tautochrone.meta.sql.transactions import needing_attention
 from tautochrone.model.alarms import Alarm, AlarmLevel, AlarmRule, Condition, DueNotification, Notified
@@ -119,10 +119,9 @@ class SqlAlarms(Repository):
 
 def _conditions(connection: Connection, now: int) -> dict[tuple[str, str], Condition]:
     topology = read_topology(connection)
-    rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
     facts = Facts(
         now_ms=now,
-        jobs={row.name: job_status(connection, row, topology, now) for row in rows},
+        jobs={job.name: job for job in job_statuses(connection, topology, now)},
         datasets=statuses_of(connection, now),
         checkpoints=_open_checkpoints(connection),
         sinks=sink_statuses(connection),

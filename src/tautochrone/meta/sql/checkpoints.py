@@ -477,6 +477,14 @@ class SqlCheckpoints(Repository):
         with self._read() as connection:
             return as_checkpoint(connection, checkpoint_row(connection, number))
 
+    def neighbours(self, number: int) -> tuple[Checkpoint | None, Checkpoint | None]:
+        before = select(t.checkpoints).where(_C.number < number).order_by(_C.number.desc()).limit(1)
+        after = select(t.checkpoints).where(_C.number > number).order_by(_C.number).limit(1)
+        with self._read() as connection:
+            rows = [connection.execute(query).first() for query in (before, after)]
+            previous, following = (None if row is None else as_checkpoint(connection, row) for row in rows)
+            return previous, following
+
     def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:
         with self._read() as connection:
             query = select(t.checkpoints).order_by(_C.number.desc()).limit(limit)

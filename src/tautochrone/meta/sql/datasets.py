@@ -1,43 +1,36 @@
-"""`store.datasets` and `store.history` in SQL.
-
-The status of all datasets takes a number of queries that does not grow with the datasets.
-"""
+"""`store.datasets` and `store.history` in SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import VERSIONED_KINDS, VISIBLE_STATES, Repository, parse
+from tautochrone.meta.database.repository import VERSIONED_KINDS, Repository, parse
 from tautochrone.meta.protocols.datasets import (
     CheckpointLine,
     DatasetEntry,
-    DatasetState,
     DatasetStatus,
     Delay,
     EdgeDelay,
     Lineage,
+    RefreshTotals,
 )
 from tautochrone.meta.queries import dataset_changes
 from tautochrone.meta.queries import version_intervals as intervals
-from tautochrone.meta.queries.checkpoints import liveness_of, stored_failure
-from tautochrone.meta.queries.invariant_checks import held_back, visibility_limits
-from tautochrone.meta.queries.read_versions import newest_readable
+from tautochrone.meta.queries.dataset_statuses import statuses_of
 from tautochrone.meta.queries.refresh_records import (
+    KEPT_PER_DATASET,
     as_record,
     expectations_json,
     merged_skipped_files,
     skipped_files_of,
-    stored_expectations,
 )
-from tautochrone.meta.queries.run_reports import report_from_json
-from tautochrone.meta.queries.source_observations import observed_up_to
-from tautochrone.meta.queries.topology import Topology, direct_inputs, read_topology
+from tautochrone.meta.queries.topology import direct_inputs
 from tautochrone.model.checkpoint import CheckpointState, RefreshMode, RefreshRecord
 from tautochrone.model.dataset_change import DatasetChange, other_change_error
 from tautochrone.model.definitions import (
@@ -48,18 +41,16 @@ from tautochrone.model.definitions import (
     ExpectationCount,
     LakeColumn,
 )
-from tautochrone.model.jobs import JOB_LEASE_MS, Liveness, Part
-from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
-from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.run_report import FlowFailure, RunReport
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, is_clock
 from tautochrone.model.source import SkippedFiles, SkipReason
 
-__all__ = ["SqlDatasets", "SqlHistory", "statuses_of"]
+__all__ = ["SqlDatasets", "SqlHistory"]
 
 _C, _D, _F, _P, _R, _V = (
     table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.refreshes, t.versions)
 )
 _DETAILS = t.dataset_details.c
+_SUMMED = (_R.duration_ms, _R.cpu_ms, _R.rows_inserted, _R.rows_deleted)
 _UNKNOWN_KIND = DatasetKind.STREAMING_TABLE.value
 """Of a table that the store never knew: the kind decides nothing of a table that is dropped or renamed."""
 
@@ -88,6 +79,11 @@ class SqlDatasets(Repository):
         names = select(_D.name).where(_D.retired.is_(True), _D.kind.in_(VERSIONED_KINDS)).order_by(_D.name)
         with self._read() as connection:
             return tuple(map(parse, connection.execute(names).scalars()))
+
+    def retired_table_ids(self) -> dict[TableName, str | None]:
+        query = select(_D.name, _D.table_id).where(_D.retired.is_(True), _D.kind.in_(VERSIONED_KINDS))
+        with self._read() as connection:
+            return {parse(row.name): row.table_id for row in connection.execute(query.order_by(_D.name))}
 
     def pending_changes(self) -> tuple[DatasetChange, ...]:
         with self._read() as connection:
@@ -173,6 +169,16 @@ class SqlDatasets(Repository):
                 select(t.dataset_details).where(_DETAILS.dataset == str(dataset))
             ).first()
             return None if row is None else _as_details(row)
+
+    def columns(self) -> dict[TableName, tuple[LakeColumn, ...]]:
+        query = (
+            select(_DETAILS.dataset, _DETAILS.schema)
+            .join(t.datasets, (_D.name == _DETAILS.dataset) & _D.retired.is_(False))
+            .order_by(_D.name)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return {parse(row.dataset): tuple(LakeColumn(*column) for column in row.schema) for row in rows}
 
     def details_of_job(self, job: str) -> dict[TableName, DatasetDetails]:
         names = select(t.datasets.c.name).where(t.datasets.c.job == job, t.datasets.c.retired.is_(False))
@@ -341,6 +347,34 @@ class SqlHistory(Repository):
         with self._read() as connection:
             return tuple(as_record(row) for row in connection.execute(query))
 
+    def newest_refreshes(self) -> tuple[RefreshRecord, ...]:
+        newest = select(func.max(_R.id)).where(_R.dataset == _D.name).correlate(t.datasets).scalar_subquery()
+        ids = select(newest.label("id")).where(_D.retired.is_(False)).subquery()
+        query = select(t.refreshes).join(ids, _R.id == ids.c.id).order_by(_R.dataset)
+        with self._read() as connection:
+            return tuple(map(as_record, connection.execute(query)))
+
+    def totals(self, since_ms: int) -> tuple[RefreshTotals, ...]:
+        is_failed = _R.error.is_not(None)
+        query = (
+            select(
+                _R.dataset,
+                _R.mode,
+                is_failed.label("failed"),
+                func.count().label("refreshes"),
+                *(func.sum(column).label(column.name) for column in _SUMMED),
+                func.min(_R.finished_at_ms).label("since_ms"),
+            )
+            .join(t.datasets, (_D.name == _R.dataset) & _D.retired.is_(False))
+            .where(_R.finished_at_ms >= since_ms)
+            .group_by(_R.dataset, _R.mode, is_failed)
+            .order_by(_R.dataset)
+        )
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        groups = groupby(rows, key=lambda row: row.dataset)
+        return tuple(_totals(parse(name), list(group)) for name, group in groups)
+
     def refreshes_after(self, last: int, limit: int) -> tuple[tuple[int, RefreshRecord], ...]:
         query = select(t.refreshes).where(_R.id > last).order_by(_R.id).limit(limit)
         with self._read() as connection:
@@ -423,311 +457,26 @@ class SqlHistory(Repository):
         )
 
 
+def _totals(dataset: TableName, rows: Sequence[Row[Any]]) -> RefreshTotals:
+    refreshes: dict[RefreshMode, int] = {}
+    for row in rows:
+        if not row.failed:
+            mode = RefreshMode(row.mode)
+            refreshes[mode] = refreshes.get(mode, 0) + row.refreshes
+    cpu_ms = [row.cpu_ms for row in rows if row.cpu_ms is not None]
+    return RefreshTotals(
+        dataset=dataset,
+        refreshes=refreshes,
+        failed=sum(row.refreshes for row in rows if row.failed),
+        # A database may sum integers to decimals.
+        duration_ms=int(sum(row.duration_ms for row in rows)),
+        cpu_ms=int(sum(cpu_ms)) if cpu_ms else None,
+        rows_inserted=int(sum(row.rows_inserted for row in rows)),
+        rows_deleted=int(sum(row.rows_deleted for row in rows)),
+        since_ms=min(row.since_ms for row in rows),
+        is_cut=sum(row.refreshes for row in rows) >= KEPT_PER_DATASET,
+    )
+
+
 def _counts_by_checkpoint(rows: Iterable[Row[Any]]) -> dict[Any, Any]:
     return dict(map(tuple, rows))
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    number: int
-    cut_at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What the status of its datasets takes from a job.
-
-    Attributes:
-        newest: its newest cut.
-        done: the newest of which it did its part.
-        liveness: whether it runs.
-        seen_ms: its last sign of life.
-        report: what its newest run said last.
-    """
-
-    newest: _Cut | None
-    done: _Cut | None
-    liveness: Liveness
-    seen_ms: int
-    report: RunReport | None
-
-    @property
-    def runs(self) -> bool:
-        # Of a job of another program that renews no lease nothing else is known.
-        return self.liveness in (Liveness.RUNNING, Liveness.REGISTERED)
-
-    @property
-    def usual_lag_ms(self) -> int:
-        """So old are the observations of a run that keeps up, at most."""
-        interval_ms = None if self.report is None else self.report.interval_ms
-        return max(JOB_LEASE_MS, 3 * (interval_ms or 0))
-
-    def flow_failure(self, dataset: str) -> tuple[str, FlowFailure] | None:
-        """The flow into a dataset that fails, and how; of several the first by name."""
-        flows = {} if self.report is None else self.report.flows
-        failures = ((name, flow) for name, flow in sorted(flows.items()) if flow.dataset == dataset)
-        return next(failures, None)
-
-
-def _jobs(connection: Connection, now: int) -> dict[str, _Job]:
-    newest, done = _newest_cuts(connection), _newest_cuts(connection, done=True)
-    jobs = {}
-    for row in connection.execute(select(t.jobs)):
-        jobs[row.name] = _Job(
-            newest=newest.get(row.name),
-            done=done.get(row.name),
-            liveness=liveness_of(row, now),
-            seen_ms=row.heartbeat_ms or row.started_ms or 0,
-            report=report_from_json(row.report),
-        )
-    return jobs
-
-
-def statuses_of(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
-    """Every dataset that isn't retired, by name.
-
-    This alone decides the state of a dataset: commands, pages, metrics, HTTP interface and alarms show it.
-    """
-    jobs, topology = _jobs(connection, now), read_topology(connection)
-    rows = connection.execute(select(t.datasets).where(_D.retired.is_(False)).order_by(_D.name)).all()
-    done = {name: job.done for name, job in jobs.items() if job.done is not None}
-    versions = _newest_versions(connection)
-    complete_now = _complete_at(connection, done)
-    errors = _newest_errors(connection)
-    kept_back = _kept_from_readers(connection)
-    readable = _readable_cuts(connection, rows, done, complete_now, versions, topology)
-    complete: dict[str, _Cut] = {}
-    for row in rows:
-        key = (row.job, row.name)
-        # Nearly all are complete at the newest checkpoint that their job did. Only the others need a query.
-        cut = done[row.job] if key in complete_now else None
-        if cut is None and key in versions:
-            cut = _last_complete_checkpoint(connection, row)
-        if cut is not None:
-            complete[row.name] = cut
-    observed = observed_up_to(connection, topology, {name: cut.number for name, cut in complete.items()})
-    observed_by_readers = observed_up_to(connection, topology, {n: cut.number for n, cut in readable.items()})
-    result = []
-    for row in rows:
-        job, cut = jobs[row.job], complete.get(row.name)
-        version = versions.get((row.job, row.name))
-        status = _status(row, version, cut, job, errors.get(row.name), observed.get(row.name), now)
-        status = _with_failure(connection, status, job)
-        if row.name in kept_back:
-            error, seen_ms = kept_back[row.name]
-            lag_ms = status.lag_ms
-            if cut is not None:
-                lag_ms = max(lag_ms or 0, now - min(seen_ms, cut.cut_at_ms))
-            status = replace(status, error=status.error or error, lag_ms=lag_ms)
-        seen = readable.get(row.name)
-        if seen is not None:
-            lag_ms = _lag_ms(seen, job, observed_by_readers.get(row.name), now)
-            if row.name in kept_back:
-                lag_ms = max(lag_ms, status.lag_ms or 0)
-            status = replace(status, readable=CheckpointNumber(seen.number), readable_lag_ms=lag_ms)
-        result.append(replace(status, state=_state(status, job)))
-    return tuple(result)
-
-
-def _with_failure(connection: Connection, status: DatasetStatus, job: _Job) -> DatasetStatus:
-    """The status with the failure of a flow into the dataset, and with when its failure began."""
-    if status.failure is not None:
-        complete = 0 if status.checkpoint is None else status.checkpoint
-        begun = (
-            select(func.min(_C.cut_at_ms))
-            .join(t.failures, _F.checkpoint == _C.number)
-            .where(_F.dataset == str(status.dataset), _F.checkpoint > complete)
-        )
-        return replace(status, failing_since_ms=connection.execute(begun).scalar())
-    failing = job.flow_failure(str(status.dataset))
-    if failing is None:
-        return status
-    name, flow = failing
-    failure = Reason.of(ReasonCode.FLOW_FAILED, flow=name, attempts=flow.attempts, text=flow.error)
-    return replace(status, failure=failure, error=str(failure), failing_since_ms=flow.since_ms)
-
-
-def _state(status: DatasetStatus, job: _Job) -> DatasetState:
-    state = _state_while_running(status, job)
-    needs_its_job = state not in (DatasetState.FAILING, DatasetState.WAITING)
-    return DatasetState.NOT_RUNNING if job.liveness.is_down and needs_its_job else state
-
-
-def _state_while_running(status: DatasetStatus, job: _Job) -> DatasetState:
-    code = None if status.failure is None else status.failure.code
-    if code is ReasonCode.WAITS_FOR_BULK:
-        # The first load of a database table is not complete.
-        return DatasetState.BUILDING
-    if status.error is not None:
-        return DatasetState.WAITING if code is ReasonCode.WAITS_FOR_INPUT else DatasetState.FAILING
-    if status.checkpoint is None:
-        return DatasetState.NEVER
-    if job.done is None or status.checkpoint < job.done.number:
-        return DatasetState.BEHIND
-    if job.newest is not None and status.checkpoint < job.newest.number:
-        # No dataset of the job has a version for its newest cut yet: that checkpoint is being refreshed.
-        return DatasetState.BUILDING
-    # After the end of a one-shot run only another run could know more.
-    return DatasetState.BEHIND if job.runs and status.lag_ms else DatasetState.FRESH
-
-
-def _status(
-    row: Row[Any],
-    version: str | None,
-    complete: _Cut | None,
-    job: _Job,
-    error: Row[Any] | None,
-    observed_ms: int | None,
-    now: int,
-) -> DatasetStatus:
-    """A status whose state is not known yet."""
-    lag_ms = None if complete is None else _lag_ms(complete, job, observed_ms, now)
-    if error is not None and row.kind not in VERSIONED_KINDS:
-        error = None
-    if error is not None and complete is not None and error.checkpoint <= complete.number:
-        error = None
-    return DatasetStatus(
-        dataset=parse(row.name),
-        job=row.job,
-        kind=row.kind,
-        state=DatasetState.NEVER,
-        version=None if version is None else Version(version),
-        checkpoint=None if complete is None else CheckpointNumber(complete.number),
-        mode=RefreshMode(row.last_mode) if row.last_mode else None,
-        reason=(
-            None
-            if row.last_reason is None
-            else Reason.stored(row.last_reason, row.last_reason_code, row.last_reason_params)
-        ),
-        error=None if error is None else error.error,
-        failure=None if error is None else stored_failure(error),
-        lag_ms=lag_ms,
-        refreshed_at_ms=row.last_at_ms,
-        skipped=skipped_files_of(row.skipped_files),
-        expectations=stored_expectations(row.expectations),
-    )
-
-
-def _lag_ms(seen: _Cut, job: _Job, observed_ms: int | None, now: int) -> int:
-    """For how long there may be news that the cut does not have, in milliseconds.
-
-    Args:
-        observed_ms: all that the sources held at this time is in the cut; None: not known.
-    """
-    if job.newest is not None and seen.number < job.newest.number:
-        return max(0, now - seen.cut_at_ms if observed_ms is None else now - observed_ms)
-    if job.runs:
-        lag_ms = 0 if observed_ms is None else now - observed_ms
-        return lag_ms if lag_ms > job.usual_lag_ms else 0
-    return max(0, now - (max(seen.cut_at_ms, job.seen_ms) if observed_ms is None else observed_ms))
-
-
-def _readable_cuts(
-    connection: Connection,
-    rows: Sequence[Row[Any]],
-    done: Mapping[str, _Cut],
-    complete_now: Collection[tuple[str, str]],
-    versions: Collection[tuple[str, str]],
-    topology: Topology,
-) -> dict[str, _Cut]:
-    """By table the newest checkpoint at which strong readers see it. Related tables share one query, and need
-    it only where one of them is late."""
-    built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
-    remaining = set(built)
-    result: dict[str, _Cut] = {}
-    while remaining:
-        first = remaining.pop()
-        related_tables = {first} | (topology.related({first}) & built.keys())
-        remaining -= related_tables
-        newest = {done[built[name]] for name in related_tables if built[name] in done}
-        seen: _Cut | None = None
-        if len(newest) == 1 and all((built[name], name) in complete_now for name in related_tables):
-            (seen,) = newest
-        else:
-            number = newest_readable(connection, related_tables)
-            if number is not None:
-                cut = select(_C.cut_at_ms).where(_C.number == number)
-                seen = _Cut(number, connection.execute(cut).scalar_one())
-        if seen is not None:
-            result |= dict.fromkeys(related_tables, seen)
-    return result
-
-
-def _kept_from_readers(connection: Connection) -> dict[str, tuple[str, int]]:
-    """By table that a broken invariant hides from readers: the error, and when the cut was that they see."""
-    kept_back = held_back(connection)
-    if not kept_back:
-        return {}
-    seen = visibility_limits(connection)
-    numbers = {number for number, _ in kept_back.values()} | {*seen.values()}
-    query = select(_C.number, _C.cut_at_ms).where(_C.number.in_(numbers))
-    cut_at_ms = {row.number: row.cut_at_ms for row in connection.execute(query)}
-    result = {}
-    for name, (number, error) in kept_back.items():
-        result[name] = error, cut_at_ms.get(seen.get(name, number), cut_at_ms.get(number, 0))
-    return result
-
-
-def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cut]:
-    """By job its newest visible checkpoint; with `done` the newest of which it did its part."""
-    parts = (
-        select(_P.job, func.max(_C.number).label("number"))
-        .join(t.checkpoints, _P.checkpoint == _C.number)
-        .where(_C.state.in_(VISIBLE_STATES))
-    )
-    if done:
-        parts = parts.where(_P.state == Part.DONE.value)
-    top = parts.group_by(_P.job).subquery()
-    query = select(top.c.job, _C.number, _C.cut_at_ms).join(t.checkpoints, _C.number == top.c.number)
-    return {row.job: _Cut(row.number, row.cut_at_ms) for row in connection.execute(query)}
-
-
-def _newest_versions(connection: Connection) -> dict[tuple[str, str], str]:
-    top = (
-        select(_V.job, _V.table_name, func.max(_V.from_checkpoint).label("start"))
-        .group_by(_V.job, _V.table_name)
-        .subquery()
-    )
-    query = select(t.versions).join(
-        top,
-        (_V.job == top.c.job) & (_V.table_name == top.c.table_name) & (_V.from_checkpoint == top.c.start),
-    )
-    return {(row.job, row.table_name): row.version for row in connection.execute(query)}
-
-
-def _complete_at(connection: Connection, done: dict[str, _Cut]) -> set[tuple[str, str]]:
-    """The tables that have a version at the newest checkpoint of which their job did its part."""
-    groups: dict[int, list[str]] = {}
-    for job, cut in done.items():
-        groups.setdefault(cut.number, []).append(job)
-    result: set[tuple[str, str]] = set()
-    for number, jobs in groups.items():
-        query = select(_V.job, _V.table_name).where(_V.job.in_(jobs), _covers(number))
-        result |= {(row.job, row.table_name) for row in connection.execute(query)}
-    return result
-
-
-def _last_complete_checkpoint(connection: Connection, row: Row[Any]) -> _Cut | None:
-    """The newest checkpoint that shows one table."""
-    query = (
-        select(_C.number, _C.cut_at_ms)
-        .join(t.versions, _covers(_C.number))
-        .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == row.job))
-        .where(_V.table_name == row.name, _V.job == row.job)
-        .where(_P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
-        .order_by(_C.number.desc())
-        .limit(1)
-    )
-    newest = connection.execute(query).first()
-    return None if newest is None else _Cut(newest.number, newest.cut_at_ms)
-
-
-def _covers(number: Any) -> Any:
-    return (_V.from_checkpoint <= number) & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number)
-
-
-def _newest_errors(connection: Connection) -> dict[str, Row[Any]]:
-    """By dataset the newest failure: its checkpoint and error."""
-    top = select(_F.dataset, func.max(_F.checkpoint).label("number")).group_by(_F.dataset).subquery()
-    query = select(t.failures).join(top, (_F.dataset == top.c.dataset) & (_F.checkpoint == top.c.number))
-    return {row.dataset: row for row in connection.execute(query)}

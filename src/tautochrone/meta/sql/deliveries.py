@@ -208,11 +208,17 @@ class SqlDeliveries(Repository):
 
 def sink_statuses(connection: Connection) -> tuple[SinkStatus, ...]:
     """All sinks, by name."""
-    rows = connection.execute(select(t.deliveries).order_by(_D.sink)).all()
-    return tuple(_status(connection, row) for row in rows)
+    # Without `correlate` an inner query would read all rows of the outer table again.
+    parts = select(_P.checkpoint).where(_P.job == _D.job).correlate(t.deliveries)
+    of_job = _C.number.in_(parts) & _C.state.in_(_PUBLISHED_STATES)
+    missing = of_job & (_C.number > func.coalesce(_D.checkpoint, 0))
+    newest = select(func.max(_C.number)).where(of_job).correlate(t.deliveries).scalar_subquery()
+    behind = select(func.min(_C.published_at_ms)).where(missing).correlate(t.deliveries).scalar_subquery()
+    query = select(t.deliveries, newest.label("newest"), behind.label("behind_since_ms"))
+    return tuple(map(_status, connection.execute(query.order_by(_D.sink))))
 
 
-def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
+def _status(row: Row[Any]) -> SinkStatus:
     delivered = None
     if row.checkpoint is not None:
         delivered = Delivered(
@@ -221,10 +227,6 @@ def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
             versions={TableName.parse(name): Version(text) for name, text in row.versions.items()},
             delivered_at_ms=row.delivered_at_ms,
         )
-    of_job = _C.number.in_(select(_P.checkpoint).where(_P.job == row.job)) & _C.state.in_(_PUBLISHED_STATES)
-    newest = connection.execute(select(func.max(_C.number)).where(of_job)).scalar()
-    missing = of_job & (_C.number > (row.checkpoint or 0))
-    behind_since_ms = connection.execute(select(func.min(_C.published_at_ms)).where(missing)).scalar()
     return SinkStatus(
         name=row.sink,
         job=row.job,
@@ -240,8 +242,8 @@ def _status(connection: Connection, row: Row[Any]) -> SinkStatus:
         skipped=row.skipped,
         error=row.error,
         failed_at_ms=row.failed_at_ms,
-        newest=None if newest is None or not row.tables else CheckpointNumber(newest),
+        newest=None if row.newest is None or not row.tables else CheckpointNumber(row.newest),
         # A sink that reads no dataset lacks no checkpoint.
-        behind_since_ms=behind_since_ms if row.tables else None,
+        behind_since_ms=row.behind_since_ms if row.tables else None,
         flows={name: SinkFlow(**flow) for name, flow in (row.flows or {}).items()},
     )

@@ -33,7 +33,7 @@ from tautochrone.meta.protocols.jobs import REGISTERED, JobEntry, TableRole
 from tautochrone.meta.queries import version_intervals as intervals
 from tautochrone.meta.queries.checkpoints import (
     is_alive,
-    job_status,
+    job_statuses,
     liveness_of,
     pending,
     skip,
@@ -243,9 +243,7 @@ class SqlJobs(Repository):
     def states(self) -> tuple[JobStatus, ...]:
         with self._read() as connection:
             topology = read_topology(connection)
-            now = self._clock()
-            rows = connection.execute(select(t.jobs).order_by(_J.name)).all()
-            return tuple(job_status(connection, row, topology, now) for row in rows)
+            return job_statuses(connection, topology, self._clock())
 
     def become_copy(self, lake: str) -> str:
         incarnation = str(uuid4())
