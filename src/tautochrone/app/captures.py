@@ -42,8 +42,7 @@ class CommitRates:
 class CaptureStatus:
     """
     Attributes:
-        phase: `not begun`; `copying`: chunks are left; `passing`: all is copied, and the log has not
-            passed it yet; `following`.
+        phase: `not begun`, or that of the position.
         relations: captured tables; `waiting`: those that have no state of the database yet.
         chunks_done: copied since the copy began, of all tables that it has; 0 when all of it is complete.
         lag: how far the log is ahead of the table, by unit.
@@ -134,10 +133,7 @@ def _point(version: TableVersion, flow: str) -> int | None:
 def _status(
     log: ChangeLog, table: TableName, position: LogPosition | None, rates: CommitRates
 ) -> CaptureStatus:
-    phase = "not begun"
-    if position is not None:
-        waits = position.bulk.waiting
-        phase = "copying" if position.bulk.pending else "passing" if waits else "following"
+    phase = "not begun" if position is None else position.phase
     lag: Mapping[str, int] = {}
     kept: Sequence[KeptLog] = ()
     waits_for: Sequence[Reason] = ()

@@ -291,6 +291,7 @@ class LogFlow(PolledFlow):
                 flow=self.name,
                 dataset=str(self.table),
                 source=self.log.name,
+                phase=position.phase,
                 lag=dict(lag),
                 lag_ms=None if problem else position.lag_ms(lag, time.time_ns() // 1_000_000),
                 kept=list(kept),

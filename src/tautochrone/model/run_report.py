@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.alarms import AlarmLimits
@@ -15,7 +16,38 @@ from tautochrone.model.reason import Reason
 from tautochrone.model.source import KeptLog
 from tautochrone.redaction import redacted
 
-__all__ = ["CaptureReport", "DiskSpace", "FlowFailure", "Quarantine", "RunEnd", "RunReport"]
+__all__ = [
+    "CaptureReport",
+    "DiskSpace",
+    "FlowFailure",
+    "FlowSource",
+    "Quarantine",
+    "RunEnd",
+    "RunReport",
+    "SourceKind",
+]
+
+
+class SourceKind(StrEnum):
+    """What a flow reads outside of the lake."""
+
+    TOPIC = "topic"
+    FILES = "files"
+    DATABASE = "database"
+    OTHER = "other source"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSource:
+    """A source of a flow. Flows that read the same have the same `kind` and `name`.
+
+    `name` has no secrets: `orders of kafka:9092`, `/data/in`, `PostgreSQL capture shop`.
+    """
+
+    flow: str
+    dataset: str
+    kind: SourceKind
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +66,8 @@ class CaptureReport:
 
     Attributes:
         source: the capture's name.
+        phase: of the copy, see `model.source_position.LogPosition.phase`; empty: a run of an older release
+            said it.
         lag: how far the log is ahead of the table, by unit.
         lag_ms: by at most so much the table is behind in time; None: not known.
         warnings: what fills the database's disk.
@@ -43,6 +77,7 @@ class CaptureReport:
 
     source: str
     dataset: str
+    phase: str = ""
     lag: Mapping[str, int] = field(default_factory=dict)
     lag_ms: int | None = None
     kept: tuple[KeptLog, ...] = ()
@@ -79,6 +114,7 @@ class RunReport:
         interval_ms: between checkpoints of a continuous run; None: it runs once.
         flows: by name those that fail.
         captures: by the log table.
+        sources: what flows read outside of the lake, in the order of the flows.
         quarantines: by the table whose records are bad.
         disk: None where the storage is not on a disk of the run's machine.
         limits: of the alarms, as the project sets them.
@@ -88,6 +124,7 @@ class RunReport:
     interval_ms: int | None = None
     flows: Mapping[str, FlowFailure] = field(default_factory=dict)
     captures: Mapping[str, CaptureReport] = field(default_factory=dict)
+    sources: tuple[FlowSource, ...] = ()
     quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
     disk: DiskSpace | None = None
     limits: AlarmLimits = field(default_factory=AlarmLimits)

@@ -208,6 +208,12 @@ class LogPosition:
         """
         return relation not in self.marker or relation in self.bulk.waiting
 
+    @property
+    def phase(self) -> str:
+        """`copying`: chunks are left; `passing`: all is copied, and the log has not passed it yet;
+        `following`."""
+        return "copying" if self.bulk.pending else "passing" if self.bulk.waiting else "following"
+
     def lag_ms(self, lag: Mapping[str, int], now_ms: int) -> int | None:
         """By at most how many milliseconds the table is behind in time: 0 if it has all of the log, else the
         age of the newest transaction that it has. None: not known.

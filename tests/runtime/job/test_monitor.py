@@ -7,8 +7,9 @@ from pathlib import Path
 from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.run_report import FlowFailure
+from tautochrone.model.run_report import FlowFailure, FlowSource, RunReport, SourceKind
 from tautochrone.model.source import KeptLog
+from tautochrone.redaction import keep_secret
 from tautochrone.runtime.job.monitor import RunMonitor
 
 ORDERS = TableName("lake", ("db",), "orders")
@@ -96,15 +97,16 @@ def test_what_a_database_keeps_is_reported() -> None:
     monitor = RunMonitor(now_ms=Clock())
     monitor.take(
         events.LogKept(
-            flow="log", dataset="lake.db.log", source="erp", lag={"bytes": 5}, lag_ms=70, kept=[kept],
-            warnings=[warning],
+            flow="log", dataset="lake.db.log", source="erp", phase="copying", lag={"bytes": 5}, lag_ms=70,
+            kept=[kept], warnings=[warning],
         )
     )  # fmt: skip
     report = monitor.new_report()
     assert report is not None
     capture = report.captures["lake.db.log"]
-    assert (capture.source, capture.lag_ms, capture.kept, capture.warnings) == (
+    assert (capture.source, capture.phase, capture.lag_ms, capture.kept, capture.warnings) == (
         "erp",
+        "copying",
         70,
         (kept,),
         (warning,),
@@ -125,3 +127,26 @@ def test_only_the_last_lines_are_kept_and_the_disk_is_looked_at(tmp_path: Path) 
     assert report.lines[-1] == "1970-01-01 00:00:01   flow f39 started again (attempt 1)"
     assert report.disk is not None
     assert 0 < report.disk.free_bytes < report.disk.total_bytes
+
+
+def source(flow: str, name: str, kind: SourceKind = SourceKind.TOPIC) -> FlowSource:
+    return FlowSource(flow=flow, dataset=str(ORDERS), kind=kind, name=name)
+
+
+def test_sources_of_flows_that_are_not_read_again_stay() -> None:
+    monitor = RunMonitor(now_ms=Clock())
+    earlier = RunReport(sources=(source("gone", "g"), source("orders", "old"), source("other", "o")))
+    monitor.begin(earlier, ["orders", "other"], [ORDERS])
+    monitor.reads([source("orders", "new"), source("orders", "also new")])
+    report = monitor.new_report()
+    assert report is not None
+    assert report.sources == (source("orders", "also new"), source("orders", "new"), source("other", "o"))
+
+
+def test_sources_have_no_secrets() -> None:
+    keep_secret("a-very-secret-password")
+    monitor = RunMonitor(now_ms=Clock())
+    monitor.reads([source("orders", "s3://user:a-very-secret-password@bucket/in", SourceKind.FILES)])
+    report = monitor.new_report()
+    assert report is not None
+    assert "a-very-secret-password" not in report.sources[0].name

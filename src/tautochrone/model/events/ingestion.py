@@ -204,6 +204,8 @@ class LogKept(Event):
     flow: str
     dataset: str
     source: str
+    phase: str
+    """`copying`, `passing` or `following`, as in `taut sources`"""
     lag: Mapping[str, int]
     """how far the log is ahead of the table, by unit"""
     lag_ms: int | None

@@ -11,14 +11,22 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from tautochrone.model import events
 from tautochrone.model.alarms import AlarmLimits
 from tautochrone.model.names import TableName
-from tautochrone.model.run_report import CaptureReport, DiskSpace, FlowFailure, Quarantine, RunReport
+from tautochrone.model.run_report import (
+    CaptureReport,
+    DiskSpace,
+    FlowFailure,
+    FlowSource,
+    Quarantine,
+    RunReport,
+)
+from tautochrone.redaction import redacted
 
 __all__ = ["RunMonitor"]
 
@@ -61,7 +69,17 @@ class RunMonitor:
                 flows={name: failure for name, failure in earlier.flows.items() if name in flows},
                 captures={name: each for name, each in earlier.captures.items() if name in names},
                 quarantines={name: each for name, each in earlier.quarantines.items() if name in names},
+                sources=tuple(each for each in earlier.sources if each.flow in flows),
             )
+
+    def reads(self, sources: Iterable[FlowSource]) -> None:
+        """What flows read; of other flows it stays as the last run said it."""
+        new = tuple(replace(source, name=redacted(source.name)) for source in sources)
+        flows = {source.flow for source in new}
+        with self._lock:
+            others = (source for source in self._report.sources if source.flow not in flows)
+            known = sorted((*others, *new), key=lambda source: (source.flow, source.kind, source.name))
+            self._report = replace(self._report, sources=tuple(known))
 
     def runs_every(self, interval_ms: int | None) -> None:
         """The time between checkpoints of a continuous run; None: it runs once."""
@@ -109,6 +127,7 @@ class RunMonitor:
                 capture = CaptureReport(
                     source=event.source,
                     dataset=event.dataset,
+                    phase=event.phase,
                     lag=event.lag,
                     lag_ms=event.lag_ms,
                     kept=tuple(event.kept),

@@ -194,7 +194,9 @@ class Run:
                     self._cleared.add(table)
         self._deliveries.begin(interval_ms)
         self._checkpoints.begin()
-        self._ingestion.start(self._ingestion_flows(), self._job.store.now_ms(), **trigger)
+        ingested = self._ingestion_flows()
+        self._job.monitor.reads(self._streams.sources())
+        self._ingestion.start(ingested, self._job.store.now_ms(), **trigger)
 
     def _wait_for_first_batches(self) -> None:
         """Before a job's first checkpoint, until each flow read its source once or failed; not for long."""

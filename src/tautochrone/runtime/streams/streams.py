@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from tautochrone.model.catalog import FullSnapshotRead, Streamed, job_read_point
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.run_report import FlowSource, SourceKind
 from tautochrone.model.source import BadRecords, RecreatedTopic, SkipsUnusedColumns
 from tautochrone.project.definitions import Definitions, Snapshots
 from tautochrone.project.graph import ResolvedFlow
@@ -41,6 +42,7 @@ from tautochrone.runtime.streams.change_logs import (
     tables_of_copied_files,
 )
 from tautochrone.runtime.streams.flow_settings import LimitedFlow
+from tautochrone.spark.sources.registry import kind_and_name
 
 __all__ = ["Streams", "folders_of_streams"]
 
@@ -149,6 +151,23 @@ class Streams:
                 tables_of_change_files=partial(tables_of_change_files, self._job, table),
             )
         return self._logs[name]
+
+    def sources(self) -> Iterator[FlowSource]:
+        """What the flows that were made here read outside of the lake."""
+        made_here = self._queries.keys() | self._logs.keys() | self._snapshot_flows.keys()
+        for table in self._job.graph.order:
+            for flow in self._job.topology.ingestion_flows(table):
+                name = flow.flow.name
+                if name not in made_here:
+                    continue
+                if name in self._logs:
+                    kinds = [(SourceKind.DATABASE, self._logs[name].log.name)]
+                else:
+                    kinds = [kind_and_name(source) for source in sorted(flow.sources)]
+                if not kinds and (flow.inputs.external_streams or flow.flow.snapshots is not None):
+                    kinds = [(SourceKind.OTHER, f"what {name} reads")]
+                for kind, source in kinds:
+                    yield FlowSource(flow=name, dataset=str(table), kind=kind, name=source)
 
     def _snapshot_flow(self, table: TableName, flow: ResolvedFlow, snapshots: Snapshots) -> SnapshotFlow:
         name = flow.flow.name

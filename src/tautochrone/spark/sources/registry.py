@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
+from tautochrone.model.run_report import SourceKind
 from tautochrone.model.source import RateLimitOptions, Unsupported
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leaves
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
@@ -30,6 +31,7 @@ __all__ = [
     "PythonSource",
     "external_sources",
     "is_stream_leaf",
+    "kind_and_name",
     "limited",
     "prepared_stream",
     "rate_limits_by_label",
@@ -106,6 +108,18 @@ def external_sources(frame: DataFrame) -> frozenset[str]:
     """The topics, folders and other sources that a stream reads, as texts; equal sources have equal texts.
     Sources that give each reader other rows, such as `rate` and sockets, are left out."""
     return frozenset[str]().union(*(source.input_ids() for source in sources_of(frame)))
+
+
+def kind_and_name(source: str) -> tuple[SourceKind, str]:
+    """What an entry of `external_sources` is.
+
+    >>> kind_and_name("topic orders of kafka:9092")
+    (<SourceKind.TOPIC: 'topic'>, 'orders of kafka:9092')
+    """
+    for prefix, source_kind in (("topic ", SourceKind.TOPIC), ("files in ", SourceKind.FILES)):
+        if source.startswith(prefix):
+            return source_kind, source.removeprefix(prefix)
+    return SourceKind.OTHER, source
 
 
 def prepared_stream(session: SparkSession, frame: DataFrame) -> DataFrame:
