@@ -16,6 +16,7 @@ from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
+from tautochrone.model.run_report import FlowSource, RunReport, SourceKind
 from tautochrone.model.source import KeptLog, SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
@@ -224,3 +225,23 @@ def test_tables_that_left_the_project(
     assert {"dataset": str(VIEW), "state": "retired"} in lines
     monkeypatch.setattr("tautochrone.cli.status._is_left", lambda *_: False)
     assert "left the project" not in run("status")
+
+
+def test_json_has_the_last_day_and_the_sources(run: Callable[..., str], tmp_path: Path) -> None:
+    before = [json.loads(text) for text in run("status", "--json").splitlines()]
+    (line,) = [line for line in before if "dataset" in line]
+    assert line["last_day"] is None, "the refreshes are of 1970"
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db") as store:
+        fence = store.jobs.take_over("shop")
+        number = store.checkpoints.open("shop", fence, NewCheckpoint({}, 9)).number
+        store.checkpoints.record_version("shop", fence, number, VIEW, Version("9"), HISTORY[1])
+        source = FlowSource(flow="f", dataset=str(VIEW), kind=SourceKind.FILES, name="/data/in")
+        store.jobs.heartbeat("shop", fence, report=RunReport(sources=(source,)))
+    lines = [json.loads(text) for text in run("status", "--json").splitlines()]
+    (dataset,) = [line for line in lines if "dataset" in line]
+    assert dataset["last_day"] == {
+        "refreshes": {"incremental": 1}, "failed": 0, "duration_ms": 512, "cpu_ms": 90,
+        "rows_inserted": 3, "rows_deleted": 2, "is_cut": False,
+    }  # fmt: skip
+    (job,) = [line for line in lines if "job" in line]
+    assert [(entry["kind"], entry["name"]) for entry in job["sources"]] == [("files", "/data/in")]

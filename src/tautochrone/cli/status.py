@@ -16,7 +16,8 @@ from tautochrone.app.unchanged import since_last_run
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
-from tautochrone.meta import DatasetStatus, Store
+from tautochrone.meta import DatasetStatus, RefreshTotals, Store
+from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoints", "show_last_words", "show_sources", "sinks", "source_line", "sources", "status"]
 
 _DEFECTS = 10
+_DAY_MS = 24 * 3_600_000
 _ALARMS = 5
 
 
@@ -63,10 +65,10 @@ def status(arguments: argparse.Namespace) -> int:
                 _history(store, entry.dataset, arguments)
             return 0
         sink_lines = [] if arguments.name else _sink_lines(store)
-        retired = () if arguments.name else store.datasets.retired()
-        table_ids = {name: store.datasets.table_id(name) for name in retired}
+        table_ids = {} if arguments.name else store.datasets.retired_table_ids()
         pending = () if arguments.name else store.datasets.pending_changes()
-    lines = [_dataset_line(entry, bad_records) for entry in statuses]
+        totals = {entry.dataset: entry for entry in store.history.totals(store.now_ms() - _DAY_MS)}
+    lines = [_dataset_line(entry, bad_records, totals.get(entry.dataset)) for entry in statuses]
     quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
     # A job is ahead of what readers see only where several jobs share a checkpoint.
@@ -131,6 +133,7 @@ def _job_line(job: JobStatus, settings: Settings) -> dict[str, object]:
         "liveness": str(job.liveness),
         "seen_at": iso_timestamp(job.seen_ms),
         "last_words": None if words is None else asdict(words),
+        "sources": flow_sources(job),
         **reason_fields("since_last_run", since_last_run(settings, job)),
     }
 
@@ -144,7 +147,10 @@ def _show_alarms(alarms: Sequence[Alarm]) -> None:
         answer().write(f"{number}: {names}{', …' if len(shown) > _ALARMS else ''}; see `taut alarms`\n")
 
 
-def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | None]) -> dict[str, object]:
+def _dataset_line(
+    entry: DatasetStatus, bad_records: Mapping[TableName, int | None], day: RefreshTotals | None
+) -> dict[str, object]:
+    """A dataset as an object of JSON. `last_day` has what its refreshes took, as far as they are kept."""
     return {
         "dataset": str(entry.dataset),
         "kind": entry.kind,
@@ -161,6 +167,17 @@ def _dataset_line(entry: DatasetStatus, bad_records: Mapping[TableName, int | No
         "violations": _violations(entry),
         "expectations": [asdict(count) for count in entry.expectations],
         "error": entry.error,
+        "last_day": None
+        if day is None
+        else {
+            "refreshes": {str(mode): number for mode, number in day.refreshes.items()},
+            "failed": day.failed,
+            "duration_ms": day.duration_ms,
+            "cpu_ms": day.cpu_ms,
+            "rows_inserted": day.rows_inserted,
+            "rows_deleted": day.rows_deleted,
+            "is_cut": day.is_cut,
+        },
     }
 
 

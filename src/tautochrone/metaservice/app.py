@@ -26,6 +26,7 @@ from starlette.routing import Match, Mount
 from starlette.types import Scope
 
 from tautochrone.meta import Store
+from tautochrone.metaservice.checkpoint_changes import rows_from_metadata
 from tautochrone.metaservice.http.access import Access, AccessMiddleware, Sessions
 from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problems, is_catalog_path
 from tautochrone.metaservice.http.proxies import ForwardedRequests
@@ -104,6 +105,7 @@ def create_app(
     sessions = Sessions()
     app.state.access, app.state.sessions = access, sessions
     app.state.published_as = published_as
+    app.state.rows_between = rows_from_metadata(None if catalog is None else catalog[1])
     add_problems(app)
 
     @app.get("/healthz", tags=["service"], responses=PROBLEMS)

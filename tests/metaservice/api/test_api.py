@@ -16,6 +16,7 @@ from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
+from tautochrone.model.run_report import CaptureReport, FlowSource, RunReport, SourceKind
 from tautochrone.redaction import keep_secret
 
 
@@ -184,3 +185,37 @@ def test_without_a_lake_the_catalog_says_so(client: TestClient) -> None:
     answer = client.get("/v1/config")
     assert answer.status_code == 404
     assert "[CATALOG_NOT_SERVED]" in answer.json()["error"]["message"]
+
+
+def test_changes_of_a_checkpoint(client: TestClient, shop: Shop) -> None:
+    number = shop.checkpoint(2)
+    changes = client.get(f"/api/v1/checkpoints/{number}/changes").json()
+    assert (changes["previous"], changes["following"], changes["compared"]) == (number - 1, None, number - 1)
+    tables = {change["table"]: change for change in changes["tables"]}
+    assert (tables["lake.db.orders"]["before"], tables["lake.db.orders"]["version"]) == ("1", "2")
+    # The service serves no lake, so nobody counted the rows of a root.
+    assert tables["lake.db.orders"]["rows_added"] is None
+    assert tables["lake.db.top"]["mode"] == "full"
+    assert client.get("/api/v1/checkpoints/99/changes").status_code == 404
+
+
+def test_costs(client: TestClient, shop: Shop) -> None:
+    assert client.get("/api/v1/costs").json() == [], "the first checkpoint is of 1970"
+    shop.checkpoint(2, cut_at_ms=int(time.time() * 1_000))
+    costs = {cost["dataset"]: cost for cost in client.get("/api/v1/costs").json()}
+    assert costs["lake.db.top"]["refreshes"] == {"full": 1}
+    assert client.get("/api/v1/costs?hours=0").status_code == 422
+
+
+def test_sources_with_what_databases_keep(client: TestClient, shop: Shop) -> None:
+    assert client.get("/api/v1/sources").json() == []
+    table, fence = str(name("orders")), shop.store.jobs.newest_fence("shop")
+    sources = (FlowSource(flow="orders", dataset=table, kind=SourceKind.DATABASE, name="erp"),)
+    captures = {table: CaptureReport(source="erp", dataset=table, phase="copying", lag_ms=5, at_ms=7)}
+    report = RunReport(sources=sources, captures=captures)
+    shop.store.jobs.heartbeat("shop", fence, report=report)
+    (source,) = client.get("/api/v1/sources").json()
+    assert source == {
+        "job": "shop", "flow": "orders", "dataset": table, "kind": "database", "name": "erp",
+        "phase": "copying", "lag_ms": 5, "kept": [], "problem": None, "asked_at_ms": 7,
+    }  # fmt: skip

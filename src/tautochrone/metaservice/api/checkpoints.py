@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from tautochrone.meta import Store
 from tautochrone.metaservice.api.reads import BIGGEST, TableVersion, version_list
-from tautochrone.model.checkpoint import Checkpoint, CheckpointState
+from tautochrone.metaservice.checkpoint_changes import TableChange, changes_at
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshMode
 from tautochrone.model.jobs import Part
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.sink import PublishedAs
@@ -75,11 +76,49 @@ class CheckpointDetail(CheckpointSummary):
     progress: list[Progress]
 
 
+class TableDifference(BaseModel):
+    """One table at a checkpoint, beside its version `before`; `changed` is null when there is no checkpoint
+    to compare with, rows are null where nobody counted them."""
+
+    table: str
+    version: str
+    before: str | None
+    is_root: bool
+    changed: bool | None
+    rows_added: int | None
+    rows_removed: int | None
+    mode: RefreshMode | None
+    duration_ms: int | None
+
+
+class CheckpointDifference(BaseModel):
+    """A checkpoint beside `compared`, the newest readable one before it; `previous` and `following` are its
+    neighbours in any state."""
+
+    number: int
+    previous: int | None
+    following: int | None
+    compared: int | None
+    tables: list[TableDifference]
+
+
 def add(router: APIRouter, store: Store) -> None:
     @router.get("/checkpoints", tags=["checkpoints"])
     def checkpoints(limit: Annotated[int, Query(ge=1, le=_MAX_LIMIT)] = 20) -> list[CheckpointSummary]:
         """The newest checkpoints in any state, newest first."""
         return [CheckpointSummary(**_fields(newest)) for newest in store.checkpoints.newest(limit)]
+
+    @router.get("/checkpoints/{number}/changes", tags=["checkpoints"])
+    def changes(request: Request, number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDifference:
+        """What changed in each table since the newest readable checkpoint before; no rows are read."""
+        difference = changes_at(store, number, request.app.state.rows_between)
+        return CheckpointDifference(
+            number=number,
+            previous=difference.previous,
+            following=difference.following,
+            compared=difference.compared,
+            tables=[_table_difference(change) for change in difference.tables],
+        )
 
     @router.get("/checkpoints/{number}", tags=["checkpoints"])
     def checkpoint(request: Request, number: Annotated[int, Path(ge=0, le=BIGGEST)]) -> CheckpointDetail:
@@ -96,6 +135,21 @@ def add(router: APIRouter, store: Store) -> None:
             ],
             progress=[Progress(**asdict(part)) for part in store.checkpoints.progress(number)],
         )
+
+
+def _table_difference(change: TableChange) -> TableDifference:
+    refresh = None if change.record is None else change.record.refresh
+    return TableDifference(
+        table=str(change.table),
+        version=change.version,
+        before=change.before,
+        is_root=change.is_root,
+        changed=change.changed,
+        rows_added=None if change.rows is None else change.rows.added,
+        rows_removed=None if change.rows is None else change.rows.removed,
+        mode=None if refresh is None else refresh.mode,
+        duration_ms=None if refresh is None else refresh.duration_ms,
+    )
 
 
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:

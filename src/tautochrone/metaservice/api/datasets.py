@@ -11,11 +11,13 @@ from pydantic import BaseModel, Field
 
 from tautochrone.errors import QueryError
 from tautochrone.meta import DatasetState, DatasetStatus, Store
+from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.http.validation import parse_table_name
 from tautochrone.model.checkpoint import RefreshMode, RefreshRecord
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import reason_fields
+from tautochrone.model.run_report import SourceKind
 
 __all__ = [
     "DatasetDelay",
@@ -23,6 +25,7 @@ __all__ = [
     "DatasetSummary",
     "Lineage",
     "RefreshEntry",
+    "SourceEntry",
     "add",
     "dataset_summaries",
     "lineage_of",
@@ -111,6 +114,22 @@ class RefreshEntry(BaseModel):
     finished_at_ms: int
 
 
+class Cost(BaseModel):
+    """What the refreshes of a dataset took together, of those that the history still has. `refreshes` counts
+    those with news by mode. `is_cut`: there were earlier ones in the time asked for. `since_ms` is epoch
+    milliseconds, the others are milliseconds."""
+
+    dataset: str
+    refreshes: dict[RefreshMode, int]
+    failed: int
+    duration_ms: int
+    cpu_ms: int | None
+    rows_inserted: int
+    rows_deleted: int
+    since_ms: int
+    is_cut: bool
+
+
 class Edge(BaseModel):
     """`dataset` reads `input`."""
 
@@ -157,12 +176,49 @@ def add(router: APIRouter, store: Store) -> None:
         """Refreshes and failures, newest first, without those of the mode `no_data`."""
         return [refresh_entry(record) for record in store.history.refreshes(parse_table_name(name), limit)]
 
+    @router.get("/costs", tags=["datasets"])
+    def costs(hours: Annotated[int, Query(ge=1, le=24 * 366)] = 24) -> list[Cost]:
+        """What refreshes took in the last hours, by dataset that had any."""
+        totals = store.history.totals(store.now_ms() - hours * 3_600_000)
+        return [Cost(**asdict(entry) | {"dataset": str(entry.dataset)}) for entry in totals]
+
+    @router.get("/sources", tags=["datasets"])
+    def sources() -> list[SourceEntry]:
+        """What flows read outside of the lake, as the newest runs say it, and what databases keep for it."""
+        entries = (entry for job in store.jobs.states() for entry in flow_sources(job))
+        return [SourceEntry.model_validate(entry) for entry in entries]
+
     @router.get("/lineage/{name}", tags=["datasets"])
     def lineage(name: str) -> Lineage:
         """Upstream and downstream of any table that a job of this store reads or writes."""
         return lineage_of(store, parse_table_name(name))
 
     _add_delays(router, store)
+
+
+class KeptLogEntry(BaseModel):
+    """What a database keeps for a reader of its log; see `taut sources`."""
+
+    name: str
+    is_lost: bool
+    kept_bytes: int | None
+    distance_bytes: int | None
+
+
+class SourceEntry(BaseModel):
+    """A source of a flow. Of a database: how far its log table is, and when it was asked, in epoch
+    milliseconds; null for other sources."""
+
+    job: str
+    flow: str
+    dataset: str
+    kind: SourceKind
+    name: str
+    phase: str | None
+    lag_ms: int | None
+    kept: list[KeptLogEntry]
+    problem: str | None
+    asked_at_ms: int | None
 
 
 def dataset_summaries(store: Store) -> list[DatasetSummary]:
