@@ -555,6 +555,9 @@ def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
         plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except Exception as error:
         raise query_error(error, query) from None
+    described = _described(plan)
+    if described is not None:
+        return described
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     commands = [loader.loadClass(name) for name in _COMMANDS]
     names_read: set[tuple[str, ...]] = set()
@@ -590,6 +593,19 @@ def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
 
 
+def _described(plan: Any) -> frozenset[tuple[str, ...]] | None:
+    """The names that `SHOW TABLES` and `DESCRIBE name` read; None for other statements.
+
+    What `DESCRIBE EXTENDED` also tells, such as where files are, no query does.
+    """
+    kind = plan.getClass().getSimpleName()
+    if kind == "ShowTables":
+        return frozenset()
+    if kind == "DescribeRelation" and not plan.isExtended() and plan.partitionSpec().isEmpty():
+        return frozenset({tuple(_items(plan.relation().multipartIdentifier()))})
+    return None
+
+
 def _collect_names(
     node: Any, cte_names: frozenset[str], names_read: set[tuple[str, ...]], commands: Any
 ) -> None:
@@ -597,7 +613,8 @@ def _collect_names(
     if any(command.isInstance(node) for command in commands):
         raise QueryError(
             "QUERY_NOT_READ_ONLY",
-            f"Only queries can be read here (SELECT, WITH, VALUES, TABLE, FROM); this is a {kind} statement",
+            "Only queries can be read here (SELECT, WITH, VALUES, TABLE, FROM, SHOW TABLES, DESCRIBE name); "
+            f"this is a {kind} statement",
             hint="Tables are written by the pipeline's definitions and by `taut run`.",
         )
     if kind == "UnresolvedRelation":

@@ -45,6 +45,24 @@ def test_answers_have_columns_rows_and_checkpoint(lake: Lake, run: Callable[...,
     assert long_values == ("x" * 2000, "x" * 2000 + "…")
 
 
+def test_tables_can_be_listed_and_described(lake: Lake, run: Callable[..., Answer]) -> None:
+    columns = ("id", "int"), ("price", "int"), ("note", "string")
+    for number, shown in zip(lake.numbers, (2, 3), strict=True):
+        described = run("DESCRIBE orders", STRONG, number, 100)
+        assert [row[:2] for row in described.rows][:shown] == [*columns[:shown]]
+        assert ("note" in str(described.rows[:3])) is (shown == 3)
+        assert described.checkpoint == number
+    assert run("DESC TABLE lake.db.orders", STRONG, None, 100).rows == described.rows
+    listed = run("SHOW TABLES", STRONG, None, 100)
+    assert ("db", "orders") in {row[:2] for row in listed.rows}
+    assert run("SHOW TABLES IN lake.db LIKE 'ord*'", STRONG, None, 100).rows == (("db", "orders", "false"),)
+    for refused in ("DESCRIBE EXTENDED orders", "SHOW CREATE TABLE orders", "SHOW TBLPROPERTIES orders"):
+        with pytest.raises(QueryError, match="QUERY_NOT_READ_ONLY"):
+            run(refused, STRONG, None, 10)
+    with pytest.raises(QueryError):
+        run("DESCRIBE nothing", STRONG, None, 10)
+
+
 @pytest.fixture
 def console(lake: Lake, tmp_path: Path) -> Iterator[Console]:
     spec = tmp_path / "spark-pipeline.yml"
@@ -62,6 +80,8 @@ def test_queries_of_the_service_are_limited(lake: Lake, console: Console) -> Non
     """Queries read newer and older checkpoints, their pins end soon, and they end when they take too long."""
     count = "SELECT count(*) FROM orders"
     console.run(count, STRONG, None, 2)  # Spark's first query
+    assert console.run("DESCRIBE orders", STRONG, None, 9).rows[0][:2] == ("id", "int")
+    assert ("db", "orders", "false") in console.run("SHOW TABLES", STRONG, None, 99).rows
     for index, rows in ((1, "3"), (0, "2")):
         assert console.run(count, STRONG, lake.numbers[index], 2).rows == ((rows,),)
     deadline = time.monotonic() + 30
