@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from tautochrone.errors import Excerpt, MetaError, QueryError
 from tautochrone.metaservice.pages import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber, Version
+from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
@@ -25,6 +28,15 @@ class Rows:
     @property
     def started(self) -> bool:
         return bool(self.queries)
+
+    def arrow(self, query: Query) -> QueryAnswer:
+        self.queries.append((query.sql, query.consistency, query.checkpoint, 0))
+        if "boom" in query.sql:
+            raise QueryError("UNRESOLVED_COLUMN", f"No column {HOSTILE[0]}")
+        rows = pa.table(
+            {"id": [1, 2], "tags": [["a", '"'], None], "raw": [b"\x00\xff", b""], "t": ["", None]}
+        )
+        return QueryAnswer(rows=rows, checkpoint=query.checkpoint)
 
     def run(self, sql: str, consistency: Consistency, checkpoint: int | None, limit: int) -> Answer:
         self.queries.append((sql, consistency, checkpoint, limit))

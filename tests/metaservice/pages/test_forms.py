@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
+from tautochrone.metaservice.pages.forms import csv_of
 from tautochrone.metaservice.pages.safety import CSRF_COOKIE, CSRF_FIELD
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber
@@ -194,3 +200,70 @@ def test_changed_plan_is_shown_again(open_site: OpenSite) -> None:
 )
 def test_invalid_revisions_are_refused(open_site: OpenSite, fields: dict[str, str], error: str) -> None:
     assert error in open_site("young").post("/revision", **fields).text
+
+
+def test_queries_are_remembered_for_their_browser_alone(open_site: OpenSite) -> None:
+    site = open_site("young")
+    for sql in ("SELECT 1", "SELECT 2", "boom", "SELECT 1", " ", HOSTILE[0]):
+        site.post("/query", sql=sql, consistency="strong")
+
+    def remembered() -> list[str]:
+        page = parse(site.client.get("/query").text)
+        sections = [e for e in page.all("section") if e.attributes.get("aria-labelledby") == "history"]
+        return [code.text for section in sections for code in section.all("code")]
+
+    assert remembered() == [HOSTILE[0], "SELECT 1", "boom", "SELECT 2"]
+    for number in range(30):
+        site.post("/query", sql=f"SELECT {number}", consistency="strong")
+    assert remembered()[0] == "SELECT 29"
+    assert len(remembered()) == 20
+    site.client.cookies.clear()
+    assert remembered() == []
+
+
+def test_result_can_be_downloaded(open_site: OpenSite) -> None:
+    site = open_site("young")
+    fields = {"consistency": "strong", "checkpoint": "3", "download": "csv"}
+    answer = site.post("/query", sql="SELECT 1", **fields)
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["content-disposition"] == 'attachment; filename="query-checkpoint-3.csv"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    rows = list(csv.reader(io.StringIO(answer.text)))
+    assert rows == [["id", "tags", "raw", "t"], ["1", '["a", "\\""]', "00FF", ""], ["2", "", "", ""]]
+    refused = site.post("/query", sql="boom", **fields)
+    assert "UNRESOLVED_COLUMN" in refused.text
+    assert HOSTILE[0] not in refused.text
+    assert "content-disposition" not in refused.headers
+    assert "QUERY_EMPTY" in site.post("/query", sql=" ", **fields).text
+
+
+def test_query_page_lists_tables_and_columns(open_site: OpenSite) -> None:
+    site = open_site("young")
+    page = parse(site.client.get("/query").text)
+    schema = {d.all("summary")[0].text: d.all("ul")[0].text for d in page.all("details")}
+    assert schema["shop.daily_revenue"].startswith("day date")
+    assert "its job says its columns" in schema["shop.orders"]
+    links = [link.attributes["href"] for link in page.all("a")]
+    assert "/query?sql=SHOW+TABLES" in links
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (Decimal("1.50"), pa.decimal128(10, 2), "1.50"),
+        (date(2026, 1, 2), pa.date32(), "2026-01-02"),
+        (datetime(2026, 1, 2, 3, 4, 5, 6, UTC), pa.timestamp("us", "UTC"), "2026-01-02 03:04:05.000006Z"),
+        (timedelta(days=1, microseconds=5), pa.duration("us"), "1 day, 0:00:00.000005"),
+        (b"\x00\xff", pa.binary(), "00FF"),
+        (b"\x00\xff", pa.large_binary(), "00FF"),
+        (b"\x00\xff", pa.binary(2), "00FF"),
+        ('x\n,"', pa.large_string(), 'x\n,"'),
+        (True, pa.bool_(), "true"),
+        ({"a": Decimal("1.0"), "b": [b"\x01"]}, None, '{"a": "1.0", "b": ["01"]}'),
+        ([("k", None)], pa.map_(pa.string(), pa.int32()), '[["k", null]]'),
+    ],
+)
+def test_values_in_a_download(value: object, kind: pa.DataType | None, text: str) -> None:
+    rows = pa.table([pa.array([value, None], kind), pa.array([1, 2])], names=["a", "a"])
+    lines = list(csv.reader(io.StringIO(csv_of(rows).decode())))
+    assert lines == [["a", "a"], [text, "1"], ["", "2"]]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
 from tautochrone.metaservice.pages.graph import _outside_texts
 from tautochrone.metaservice.pages.rendering import _name_markup
+from tautochrone.metaservice.pages.routes import _Counted
 from tautochrone.metaservice.pages.status import Topology
 from tautochrone.model.names import TableName, describe_input, file_table
 
@@ -19,3 +25,37 @@ def test_tables_of_files_are_shown_as_their_files() -> None:
     assert "the files in orders" in _name_markup(table)
     assert "files__" not in _name_markup(table)
     assert _outside_texts(table) == ("orders", "files")
+
+
+def test_page_does_not_wait_for_a_long_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tautochrone.metaservice.pages.routes._PATIENCE_S", 0.01)
+    go_on, counts = Event(), iter(range(9))
+
+    def count() -> int:
+        assert go_on.wait(60)
+        return next(counts)
+
+    counted = _Counted(count, seconds=3600)
+    assert counted() is None
+    assert counted() is None
+    go_on.set()
+    monkeypatch.setattr("tautochrone.metaservice.pages.routes._PATIENCE_S", 60)
+    assert counted() == 0
+    assert counted() == 0, "it was counted twice"
+    always_old = _Counted(count, seconds=-1)
+    assert [always_old(), always_old()] == [1, 2]
+
+
+def test_failed_count_is_said_and_tried_again() -> None:
+    answers: Iterator[int | Exception] = iter([ZeroDivisionError(), 7])
+
+    def count() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    counted = _Counted(count, seconds=3600)
+    with pytest.raises(ZeroDivisionError):
+        counted()
+    assert counted() == 7

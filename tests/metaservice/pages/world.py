@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tautochrone.meta import DatasetEntry, Store
@@ -19,6 +19,9 @@ from tautochrone.model.definitions import (
 )
 from tautochrone.model.names import NOW, Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
+from tautochrone.model.run_report import CaptureReport, FlowSource, RunReport, SourceKind
+from tautochrone.model.sink import SinkDeclaration
+from tautochrone.model.source import KeptLog
 
 __all__ = ["HOSTILE", "SEEDS", "Clock", "connected", "empty", "failing", "hostile", "many", "name", "shop"]
 
@@ -79,6 +82,50 @@ class Seeder:
 
 def name(table: str, namespace: str = "shop") -> TableName:
     return TableName("lake", (namespace,), table)
+
+
+def outside(
+    seeder: Seeder, job: str, root: TableName, delivered: TableName, names: Sequence[str], *, phase: str = ""
+) -> None:
+    """The run says that a flow into `root` reads a source of each name; a sink of each takes `delivered`."""
+    kinds = list(SourceKind)
+    sources = tuple(
+        FlowSource(flow=f"flow {text}", dataset=str(root), kind=kinds[index % len(kinds)], name=text)
+        for index, text in enumerate(names)
+    )
+    kept = KeptLog(
+        name=names[0], is_own=True, distance_bytes=5, kept_bytes=16 * 1024**2, is_lost=False,
+        last_read=None, drop="",
+    )  # fmt: skip
+    capture = CaptureReport(source=names[0], dataset=str(root), phase=phase, lag_ms=3_400, kept=(kept,))
+    report = RunReport(sources=sources, captures={str(root): capture})
+    seeder.store.jobs.heartbeat(job, seeder.fences[job], 900_000, report=report)
+    for text in names:
+        sink = SinkDeclaration(name=f"sink {text}"[:200], format="toy", tables=(delivered,))
+        seeder.store.deliveries.claim(job, seeder.fences[job], sink, Fence(0))
+
+
+def wide(store: Store, now: int, views: int = 60) -> None:
+    """One root, many views over it, each delivered to a sink; all fail at the newest checkpoint."""
+    seeder, root = Seeder(store, now), name("root")
+    names = [name(f"view{number}") for number in range(views)]
+    entries = [DatasetEntry(root, STREAM, "r", is_root=True)]
+    entries += [DatasetEntry(view, VIEW, "v", frozenset({root})) for view in names]
+    seeder.start("wide", "wide", entries)
+    outside(seeder, "wide", root, names[0], [f"source{number}" for number in range(views)])
+    for step in range(2):
+        number = seeder.cut("wide", {root: step}, now - 60_000 + step)
+        for view in names:
+            if step:
+                seeder.failed("wide", number, view, unclassified("it broke"), now)
+            else:
+                seeder.done("wide", number, view, _refresh(random.Random(1), True), now)
+        seeder.publish("wide", number, now)
+
+
+def narrow(store: Store, now: int) -> None:
+    """The same with two views."""
+    wide(store, now, 2)
 
 
 def empty(_store: Store, _now: int) -> None:
@@ -283,6 +330,7 @@ def hostile(store: Store, now: int) -> None:
         else:
             seeder.done(job, number, table, refresh, now - 59_000)
     seeder.publish(job, number, now - 58_000)
+    outside(seeder, job, tables[0], tables[1], HOSTILE)
     lineage = {part: frozenset({ColumnRef(tables[0], HOSTILE[1])}) for part in HOSTILE}
     store.datasets.describe(
         job,
@@ -309,4 +357,6 @@ SEEDS = {
     "many": many,
     "connected": connected,
     "hostile": hostile,
+    "wide": wide,
+    "narrow": narrow,
 }

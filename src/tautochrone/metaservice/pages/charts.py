@@ -5,21 +5,24 @@ There is one bar per refresh, oldest left. The axis is not time: gaps of hours w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tautochrone.meta import CheckpointLine
-from tautochrone.metaservice.pages.rendering import axis_time, count, duration
+from tautochrone.metaservice.pages.rendering import axis_time, count, duration, short_count
 from tautochrone.model.checkpoint import RefreshRecord
 
 __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_chart", "rows_chart"]
 
 _NARROW, _WIDE, _HEIGHT = 430, 1240, 160
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 20, 24
+_LABEL_HEIGHT = 12
 _PLOT = _HEIGHT - _TOP - _BOTTOM
 _MAX_BAR_WIDTH = 26
 _OUTLIER_FACTOR = 4
-"""A bar this many times higher than the 90th percentile is cut off, as it would flatten all others."""
+"""Where a bar is this many times higher than the 90th percentile the axis is logarithmic: no bar is cut off,
+and none flattens all others."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _TIMES = tuple(
@@ -38,8 +41,7 @@ _COUNTS = tuple(factor * 10**power for power in range(16) for factor in (1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle; `css_class` is a class of the style sheet, `title` its tooltip, `clipped_label` the value
-    of a bar that is cut off."""
+    """A rectangle; `css_class` is a class of the style sheet, `title` its tooltip."""
 
     x: float
     y: float
@@ -47,7 +49,6 @@ class Bar:
     height: float
     css_class: str
     title: str
-    clipped_label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,14 @@ def rows_chart(records: Sequence[RefreshRecord]) -> Chart | None:
             record.refresh.rows_inserted,
             record.refresh.rows_deleted,
             "in",
-            f"checkpoint {record.checkpoint}: {count(record.refresh.rows_inserted)} rows in, "
-            f"{count(record.refresh.rows_deleted)} out",
+            f"checkpoint {record.checkpoint}: {count(record.refresh.rows_inserted)} rows added, "
+            f"{count(record.refresh.rows_deleted)} removed",
             record.finished_at_ms,
         )
         for record in reversed(records)
         if record.refresh is not None and record.error is None
     ]
-    return _chart("Rows in (up) and out (down) per refresh", values, _COUNTS, lambda n: count(round(n)))
+    return _chart("Rows added (up) and removed (down) per refresh", values, _COUNTS, short_count)
 
 
 def duration_chart(records: Sequence[RefreshRecord]) -> Chart | None:
@@ -164,48 +165,89 @@ def _chart(
 ) -> Chart | None:
     if not values:
         return None
-    top, bottom = _shown_maximum([v.up for v in values]), _shown_maximum([v.down for v in values])
-    step = next((s for s in steps if (top + bottom) / s <= 4), steps[-1])
-    y_max = max(step, -(-top // step) * step)
-    y_min = -(-bottom // step) * step
-    scale = _PLOT / (y_max + y_min)
-    zero = _TOP + y_max * scale
+    axis = _axis([v.up for v in values], [v.down for v in values], steps)
+    scale = _PLOT / (axis.height(axis.top) + axis.height(axis.bottom))
+    zero = _TOP + axis.height(axis.top) * scale
     slot = (width - _LEFT - _RIGHT) / max(len(values), 12)
     bar_width = min(slot * 0.8, _MAX_BAR_WIDTH)
     bars = []
     for index, value in enumerate(values):
         x = round(_LEFT + index * slot + (slot - bar_width) / 2, 1)
         # A bar of height 0 would be invisible.
-        up, down = max(min(value.up, y_max) * scale, 1.5), min(value.down, y_min) * scale
-        clipped = label(value.up) if value.up > y_max else None
+        up, down = max(axis.height(value.up) * scale, 1.5), axis.height(value.down) * scale
         bars.append(
-            Bar(
-                x,
-                round(zero - up, 1),
-                round(bar_width, 1),
-                round(up, 1),
-                value.css_class,
-                value.title,
-                clipped,
-            )
+            Bar(x, round(zero - up, 1), round(bar_width, 1), round(up, 1), value.css_class, value.title)
         )
         if down:
             bars.append(Bar(x, round(zero, 1), round(bar_width, 1), round(down, 1), "out", value.title))
-    levels = [n * step for n in range(-round(y_min / step), round(y_max / step) + 1)]
     peak = max(values, key=lambda v: v.up + v.down)
     return Chart(
-        title=title,
+        title=f"{title} (logarithmic)" if axis.unit else title,
         summary=f"{len(values)} bars; the highest: {peak.title}; the newest: {values[-1].title}",
         bars=tuple(bars),
-        ticks=tuple(Tick(round(zero - n * scale, 1), label(abs(n)) if n else "0") for n in levels),
+        ticks=tuple(_ticks(axis, zero, scale, label)),
         first=axis_time(values[0].at_ms),
         last=axis_time(values[-1].at_ms) if len(values) > 1 else "",
         width=width,
     )
 
 
-def _shown_maximum(sizes: Sequence[float]) -> float:
-    """The highest value that is drawn without being cut off."""
-    ordered = sorted(sizes)
-    percentile_90 = ordered[(len(ordered) - 1) * 9 // 10]
-    return percentile_90 if percentile_90 and ordered[-1] > _OUTLIER_FACTOR * percentile_90 else ordered[-1]
+def _ticks(axis: _Axis, zero: float, scale: float, label: Callable[[float], str]) -> Iterator[Tick]:
+    """Zero, and from the ends of the axis inwards the levels whose labels do not stand in each other."""
+    yield Tick(round(zero, 1), "0")
+    for end, sign in ((axis.top, -1), (axis.bottom, 1)):
+        outer = math.inf
+        for level in sorted(axis.levels, reverse=True):
+            height = axis.height(level) * scale
+            if level <= end and min(height, outer - height) >= _LABEL_HEIGHT:
+                outer = height
+                yield Tick(round(zero + sign * height, 1), label(level))
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """From `bottom` below zero to `top` above it, with ticks at `levels`, which include both.
+
+    `unit` is None for a linear axis; a logarithmic one is linear below its unit, so that it has a zero.
+    """
+
+    levels: tuple[float, ...]
+    top: float
+    bottom: float
+    unit: float | None
+
+    def height(self, value: float) -> float:
+        """How far from zero a value is drawn, in a unit of the axis' own."""
+        return value if self.unit is None else math.log10(1 + value / self.unit)
+
+
+def _axis(ups: Sequence[float], downs: Sequence[float], steps: Sequence[float]) -> _Axis:
+    highest, lowest = max(ups), max(downs)
+    ordered = sorted(value for value in (*ups, *downs) if value)
+    unit: float | None = None
+    usual = ordered[(len(ordered) - 1) * 9 // 10] if ordered else 0
+    if usual and ordered[-1] > _OUTLIER_FACTOR * usual:
+        unit = max((step for step in steps if step <= max(ordered[0], usual / 100)), default=steps[0])
+        levels = _decades(unit, ordered[-1], steps)
+    else:
+        step = next((s for s in steps if (highest + lowest) / s <= 4), steps[-1])
+        number_of_steps = max(1, -(-max(highest, lowest) // step))
+        levels = tuple(step * number for number in range(int(number_of_steps) + 1))
+    top = next((level for level in levels[1:] if level >= highest), levels[-1])
+    bottom = next((level for level in levels if level >= lowest), levels[-1])
+    return _Axis(levels, top, bottom, unit)
+
+
+def _decades(unit: float, highest: float, steps: Sequence[float]) -> tuple[float, ...]:
+    """Zero, and round values that are some powers of ten apart, up to one that is not below the highest."""
+    exponents = math.ceil(math.log10(max(highest / unit, 1))) + 1
+    stride = -(-exponents // 4)
+    levels = [0.0]
+    for power in range(0, exponents, stride):
+        goal = unit * 10**power
+        level = next((step for step in steps if step >= goal), goal)
+        # The last level is not much higher than the highest bar.
+        if levels[-1] < level < highest / 3:
+            levels.append(level)
+    levels.append(next((step for step in steps if step >= highest), highest))
+    return tuple(levels)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
+from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.metaservice.http.access import ROLE, Role
 from tautochrone.metaservice.pages.rendering import render
-from tautochrone.metaservice.pages.safety import checked_form
+from tautochrone.metaservice.pages.safety import checked_form, csrf_token, protect
 from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.definitions import LakeColumn
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock
+from tautochrone.model.query import Query as QueryRequest
 from tautochrone.model.query import QueryRunner
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
-__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms", "csv_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,7 @@ class Forms:
 
 
 _QUERY_ROWS, _PREVIEW_ROWS, _RESOLVED = 200, 20, 50
+_REMEMBERED, _BROWSERS, _LONGEST_REMEMBERED = 20, 500, 10_000
 
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
@@ -123,30 +133,43 @@ def _add_alarms(router: APIRouter, store: Store) -> None:
 
 
 def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
-    runner = forms.runner
+    runner, history = forms.runner, _QueryHistory()
 
     def page(request: Request, **values: Any) -> Response:
         form = {"sql": "", "consistency": "strong", "checkpoint": "", "answer": None, "error": None}
         published = [line for line in store.history.timeline() if line.state == "published"]
+        shown = form | values
+        read_at = str(shown["checkpoint"])
         return render(
             request,
             "query.html",
-            **form | values,
+            **shown,
             published=published,
+            # A link may name one that is older than those in the list.
+            other=read_at if read_at and all(str(line.number) != read_at for line in published) else None,
+            schema=_schema(store) if runner is not None else {},
+            history=history.of(request),
             available=runner is not None,
             started=runner is not None and runner.started,
             unavailable_reason=forms.unavailable_reason,
         )
 
     @router.get("/query")
-    def query(request: Request, sql: Annotated[str, Query(max_length=100_000)] = "") -> Response:
-        return page(request, sql=sql)
+    def query(
+        request: Request,
+        sql: Annotated[str, Query(max_length=100_000)] = "",
+        checkpoint: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    ) -> Response:
+        return page(request, sql=sql, checkpoint="" if checkpoint is None else checkpoint)
 
     @router.post("/query")
     def run(request: Request, form: Form) -> Response:
         fields = {key: form.get(key, "") for key in ("sql", "consistency", "checkpoint")}
         runner = _required_runner(forms)
         try:
+            history.add(request, fields["sql"])
+            if "download" in form:
+                return _download(runner, fields)
             answer = _run_query(
                 runner, fields["sql"], fields["consistency"], fields["checkpoint"], _QUERY_ROWS
             )
@@ -171,6 +194,89 @@ def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:
         )
 
 
+class _QueryHistory:
+    """The newest queries of each browser, in memory: texts of queries may be confidential.
+
+    A browser is known by the cookie that its forms prove, which no script and no other site can read.
+    """
+
+    def __init__(self) -> None:
+        self._queries: OrderedDict[str, list[str]] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, request: Request, sql: str) -> None:
+        text = sql.strip()
+        if not text or len(text) > _LONGEST_REMEMBERED:
+            return
+        browser = self._browser(request)
+        with self._lock:
+            others = [known for known in self._queries.pop(browser, []) if known != text]
+            self._queries[browser] = [text, *others][:_REMEMBERED]
+            while len(self._queries) > _BROWSERS:
+                self._queries.popitem(last=False)
+
+    def of(self, request: Request) -> list[str]:
+        """The newest first."""
+        with self._lock:
+            return list(self._queries.get(self._browser(request), ()))
+
+    @staticmethod
+    def _browser(request: Request) -> str:
+        return hashlib.sha256(csrf_token(request).encode()).hexdigest()
+
+
+def _schema(store: Store) -> dict[TableName, tuple[LakeColumn, ...]]:
+    """The tables that can be queried, each with its columns; without columns where its job has not said."""
+    names = [entry.name for entry in store.datasets.registered() if entry.kind in VERSIONED_KINDS]
+    unknown: dict[TableName, tuple[LakeColumn, ...]] = dict.fromkeys(names, ())
+    return unknown | store.datasets.columns()
+
+
+def _download(runner: Runner, fields: Mapping[str, str]) -> Response:
+    """The whole result of a query as CSV; see `csv_of`."""
+    _require_query(fields["sql"], fields["consistency"])
+    answer = runner.arrow(
+        QueryRequest(
+            sql=fields["sql"],
+            consistency=Consistency(fields["consistency"]),
+            checkpoint=_checkpoint_number(fields["checkpoint"]),
+        )
+    )
+    at = "weak" if answer.checkpoint is None else f"checkpoint-{answer.checkpoint}"
+    headers = {"Content-Disposition": f'attachment; filename="query-{at}.csv"'}
+    return protect(Response(csv_of(answer.rows), media_type="text/csv; charset=utf-8", headers=headers))
+
+
+def csv_of(rows: pa.Table) -> bytes:
+    """An Arrow table as CSV with a header line. NULL is an empty field, an empty text is quoted.
+
+    Lists and structs are JSON, maps lists of pairs, bytes hexadecimal digits; intervals are as Python writes
+    them.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    columns = [
+        column
+        if pa.types.is_primitive(column.type)
+        and not (pa.types.is_duration(column.type) or pa.types.is_interval(column.type))
+        else pa.chunked_array([[_csv_text(value) for value in column.to_pylist()]], pa.string())
+        for column in rows.columns
+    ]
+    sink = pa.BufferOutputStream()
+    # Two columns may have the same name.
+    csv.write_csv(pa.Table.from_arrays(columns, names=rows.column_names), sink)
+    return bytes(sink.getvalue())
+
+
+def _csv_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=_csv_text)
+    return value.hex().upper() if isinstance(value, bytes) else str(value)
+
+
 def _required_runner(forms: Forms) -> Runner:
     if forms.runner is None:
         raise QueryError(
@@ -182,11 +288,15 @@ def _required_runner(forms: Forms) -> Runner:
 
 
 def _run_query(runner: Runner, sql: str, consistency: str, checkpoint: str, limit: int) -> Answer:
+    _require_query(sql, consistency)
+    return runner.run(sql, Consistency(consistency), _checkpoint_number(checkpoint), limit)
+
+
+def _require_query(sql: str, consistency: str) -> None:
     if not sql.strip():
         raise QueryError("QUERY_EMPTY", "There is no query to run")
     if consistency not in list(Consistency):
         raise QueryError("QUERY_INSTANT_INVALID", f"{consistency!r} is neither strong nor weak")
-    return runner.run(sql, Consistency(consistency), _checkpoint_number(checkpoint), limit)
 
 
 def _checkpoint_number(text: str) -> int | None:

@@ -1,4 +1,5 @@
-"""The graph of tables, drawn in layers from left to right as boxes and curves; a template renders the SVG.
+"""The graph from sources over tables to sinks, drawn in layers as boxes and curves; a template renders the
+SVG.
 
 The steps of the layout are Sugiyama's: layers by longest path, invisible nodes where an edge crosses layers,
 orders by barycentres, then heights. Its nodes are strings; it must not know what they stand for.
@@ -9,13 +10,14 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from itertools import pairwise
 
 from tautochrone.meta import DatasetState
-from tautochrone.metaservice.pages.rendering import duration
-from tautochrone.metaservice.pages.status import DatasetLine, Topology
+from tautochrone.metaservice.pages.rendering import count, duration, short_count
+from tautochrone.metaservice.pages.status import DatasetLine, SourceNode, Topology
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import (
     TableName,
@@ -26,48 +28,93 @@ from tautochrone.model.names import (
     is_file_table,
     is_shadow_table,
 )
+from tautochrone.model.run_report import SourceKind
+from tautochrone.model.sink import PUBLICATIONS, DeliveryState, SinkStatus
 
 __all__ = [
     "BOX_HEIGHT",
     "BOX_WIDTH",
+    "STATE_SHAPES",
     "Box",
     "Curve",
     "Drawing",
     "Layout",
+    "NodeKind",
     "draw",
     "lag_band",
     "layered",
     "neighbourhood",
 ]
 
-BOX_WIDTH, BOX_HEIGHT = 214, 48
-_STEP_X, _STEP_Y, _MARGIN = 284, 64, 12
-_LABEL_WIDTH = 25
-"""How many narrow characters fit into a box."""
+BOX_WIDTH, BOX_HEIGHT = 240, 64
+_STEP_X, _STEP_Y, _MARGIN = 310, 80, 12
+_LABEL_WIDTH, _STATE_WIDTH, _WORK_WIDTH = 23, 30, 32
+"""How many narrow characters fit into each line of a box."""
 
 _BANDS_MS = (10_000, 60_000, 600_000)
+
+STATE_SHAPES = {
+    DatasetState.FRESH: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+    DatasetState.BUILDING: "M0 -5.5a5.5 5.5 0 0 1 0 11zM0 -5.5a5.5 5.5 0 0 0 0 11v-1.6a3.9 3.9 0 0 1 0 -7.8z",
+    DatasetState.BEHIND: "M0 -6L6 5H-6z",
+    DatasetState.WAITING: "M-5 -5.5h3.6v11H-5zM1.4 -5.5H5v11H1.4z",
+    DatasetState.FAILING: "M-5.5 -3.5l2-2 3.5 3.5 3.5-3.5 2 2L2 0l3.5 3.5-2 2L0 2l-3.5 3.5-2-2L-2 0z",
+    DatasetState.NOT_RUNNING: "M-5 -5H5V5H-5z",
+    DatasetState.NEVER: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0zM-3 0a3 3 0 1 1 6 0a3 3 0 1 1-6 0z",
+}
+"""An SVG path for each state, around its centre: states differ by shape as well as by colour."""
+_OUTSIDE_SHAPE = "M0 -6L6 0L0 6L-6 0z"
+
+
+class NodeKind(StrEnum):
+    """What a box stands for, as a class of the style sheet."""
+
+    STREAM = "stream"
+    VIEW = "view"
+    OUTSIDE = "outside"
+    CLOCK = "clock"
+    SOURCE = "source"
+    SINK = "sink"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A table. `css_class` and `shape` are classes of the style sheet, `subtitle` is the second line."""
+    """A table, a source or a sink; `name` is that of a table, None for the others.
 
-    name: TableName
+    `css_class` is a class of the style sheet, `mark` an SVG path that stands for the state. `label` and
+    `subtitle` fit into the box, `title` and `state` are the same in full. `work` says what its newest refresh
+    with news did, in few words; `work_title` in many.
+    """
+
+    key: str
+    kind: NodeKind
+    name: TableName | None
     x: float
     y: float
     label: str
     subtitle: str
+    title: str
+    state: str
     css_class: str
-    shape: str
-    known: bool
+    mark: str
+    work: str = ""
+    work_title: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether a job of the store writes the table."""
+        return self.kind in (NodeKind.STREAM, NodeKind.VIEW)
+
+    @property
+    def text(self) -> str:
+        """All that it says, as one sentence."""
+        return f"{self.title}: {self.state}" + (f"; {self.work_title}" if self.work_title else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """An edge as an SVG path, with the style sheet's class of its source."""
 
-    source: TableName
-    target: TableName
     path: str
     css_class: str
 
@@ -95,32 +142,52 @@ def neighbourhood(topology: Topology, focus: TableName) -> frozenset[TableName]:
 
 
 def draw(topology: Topology, only: frozenset[TableName] | None = None) -> Drawing:
-    """The graph of all tables, or of those in `only`."""
-    names = {str(name): name for name in (*topology.lines, *topology.outside) if only is None or name in only}
+    """The graph from sources to sinks: of all tables, or of those in `only`."""
+    tables = [name for name in (*topology.lines, *topology.outside) if only is None or name in only]
+    boxes = {box.key: box for box in (_table_box(topology, name) for name in tables)}
     edges = [
         (str(source), str(target))
         for target, inputs in topology.inputs.items()
         for source in inputs
-        if str(source) in names and str(target) in names
+        if str(source) in boxes and str(target) in boxes
     ]
-    layout = layered(names, edges)
-    boxes = tuple(
-        _box(topology, names[text], _MARGIN + x * _STEP_X, _MARGIN + y * _STEP_Y)
-        for text, (x, y) in layout.positions.items()
-    )
-    boxes_by_name = {str(box.name): box for box in boxes}
+    for source in topology.sources:
+        _add_node(boxes, edges, _source_box(source), targets=map(str, source.datasets))
+    for sink in topology.sinks:
+        _add_node(boxes, edges, _sink_box(sink), origins=map(str, sink.tables), alone=only is None)
+    layout = layered(boxes, edges)
+    positioned = {
+        key: replace(boxes[key], x=_MARGIN + x * _STEP_X, y=round(_MARGIN + y * _STEP_Y, 1))
+        for key, (x, y) in layout.positions.items()
+    }
     curves = tuple(
-        Curve(
-            names[a],
-            names[b],
-            _path(boxes_by_name[a], boxes_by_name[b], layout.bends[a, b]),
-            boxes_by_name[a].css_class,
-        )
+        Curve(_path(positioned[a], positioned[b], layout.bends[a, b]), positioned[a].css_class)
         for a, b in sorted(layout.bends)
     )
     width = 2 * _MARGIN + max(layout.layers - 1, 0) * _STEP_X + BOX_WIDTH
     height = 2 * _MARGIN + round(layout.rows * _STEP_Y) + BOX_HEIGHT
-    return Drawing(boxes, curves, width, height)
+    return Drawing(tuple(positioned.values()), curves, width, height)
+
+
+def _add_node(
+    boxes: dict[str, Box],
+    edges: list[tuple[str, str]],
+    box: Box,
+    *,
+    origins: Iterable[str] = (),
+    targets: Iterable[str] = (),
+    alone: bool = False,
+) -> None:
+    """Add a source or a sink with its edges to the tables that are drawn.
+
+    Args:
+        alone: also when it has no edge.
+    """
+    own = [(name, box.key) for name in origins if name in boxes]
+    own += [(box.key, name) for name in targets if name in boxes]
+    if own or alone:
+        boxes[box.key] = box
+        edges += own
 
 
 def _reachable(
@@ -136,23 +203,94 @@ def _reachable(
     return frozenset(seen)
 
 
-def _box(topology: Topology, name: TableName, x: float, y: float) -> Box:
+def _table_box(topology: Topology, name: TableName) -> Box:
     line = topology.lines.get(name)
     if line is None:
         label, subtitle = _outside_texts(name)
-        css_class, shape = "outside", "clock" if is_clock(name) else "outside"
-    else:
-        label, subtitle, css_class = name.table, _subtitle(line), _css_class(line)
-        shape = "stream" if line.status.kind == DatasetKind.STREAMING_TABLE else "view"
-    return Box(
+        kind = NodeKind.CLOCK if is_clock(name) else NodeKind.OUTSIDE
+        return _box(str(name), kind, label, subtitle, describe_input(name), name=name)
+    kind = NodeKind.STREAM if line.status.kind == DatasetKind.STREAMING_TABLE else NodeKind.VIEW
+    box = _box(
+        str(name),
+        kind,
+        name.table,
+        _subtitle(line),
+        describe_input(name),
         name=name,
-        x=x,
-        y=round(y, 1),
+        css_class=_css_class(line),
+        mark=STATE_SHAPES[line.state],
+    )
+    record = topology.newest.get(name)
+    if record is None or record.refresh is None or record.error is not None:
+        return box
+    refresh = record.refresh
+    took = duration(refresh.duration_ms)
+    rows = f"+{short_count(refresh.rows_inserted)} −{short_count(refresh.rows_deleted)}"
+    return replace(
+        box,
+        work=_shorten(f"{refresh.mode} {took} {rows}", _WORK_WIDTH),
+        work_title=f"checkpoint {record.checkpoint}: {refresh.mode} in {took}, "
+        f"{count(refresh.rows_inserted)} rows added, {count(refresh.rows_deleted)} removed",
+    )
+
+
+def _source_box(source: SourceNode) -> Box:
+    key = f"\0source {source.kind} {source.name}"
+    label = source.name.rstrip("/").rpartition("/")[2] if source.kind is SourceKind.FILES else source.name
+    title = f"{source.kind} {source.name}"
+    return _box(key, NodeKind.SOURCE, label, source.kind, title)
+
+
+def _sink_box(sink: SinkStatus) -> Box:
+    if sink.state in (DeliveryState.FAILING, DeliveryState.NEEDS_ATTENTION):
+        state, words = DatasetState.FAILING, str(sink.state).replace("_", " ")
+    elif sink.behind_since_ms is not None:
+        state, words = DatasetState.BUILDING, "lacks a checkpoint"
+    elif sink.delivered is None and not sink.flows:
+        state, words = DatasetState.NEVER, "nothing delivered yet"
+    else:
+        state, words = DatasetState.FRESH, "fresh"
+    is_publication = sink.format in PUBLICATIONS.values()
+    kind = sink.format.replace("-", " ") if is_publication else f"{sink.format} sink"
+    box = _box(
+        f"\0sink {sink.name}",
+        NodeKind.SINK,
+        sink.name,
+        f"{kind}: {words}",
+        f"sink {sink.name}",
+        css_class=state.value.replace(" ", "-"),
+        mark=STATE_SHAPES[state],
+    )
+    if sink.delivered is None:
+        return box
+    text = f"shows checkpoint {sink.delivered.checkpoint}"
+    return replace(box, work=text, work_title=text)
+
+
+def _box(
+    key: str,
+    kind: NodeKind,
+    label: str,
+    state: str,
+    title: str,
+    *,
+    name: TableName | None = None,
+    css_class: str = "outside",
+    mark: str = _OUTSIDE_SHAPE,
+) -> Box:
+    """A box at no position yet: the layout decides it."""
+    return Box(
+        key=key,
+        kind=kind,
+        name=name,
+        x=0,
+        y=0,
         label=_shorten(label),
-        subtitle=_shorten(subtitle, _LABEL_WIDTH + 4),
+        subtitle=_shorten(state, _STATE_WIDTH),
+        title=title,
+        state=state,
         css_class=css_class,
-        shape=shape,
-        known=line is not None,
+        mark=mark,
     )
 
 
@@ -169,7 +307,7 @@ def _outside_texts(name: TableName) -> tuple[str, str]:
 
 def _subtitle(line: DatasetLine) -> str:
     if line.waits_for is not None:
-        return f"waits for {line.waits_for.table}"
+        return f"held back: waits for {line.waits_for.table}"
     shows_lag = line.state in (DatasetState.BEHIND, DatasetState.BUILDING, DatasetState.NOT_RUNNING)
     return f"{line.state}: {duration(line.status.lag_ms)}" if shows_lag else str(line.state)
 

@@ -23,7 +23,7 @@ from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.http.proxies import prefix_of
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.durations import duration
-from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
+from tautochrone.model.names import TableName, describe_input, is_clock, is_file_table, is_shadow_table
 
 __all__ = [
     "ASSETS",
@@ -37,6 +37,7 @@ __all__ = [
     "iso",
     "moment",
     "render",
+    "short_count",
     "size",
 ]
 
@@ -90,6 +91,7 @@ def _templates() -> Environment:
         "described": describe_input,
     }
     environment.filters.update(filters)
+    environment.filters["is_clock"] = is_clock
     return environment
 
 
@@ -217,3 +219,12 @@ def size(number_of_bytes: int | None) -> str:
 def count(number: int | None) -> str:
     """With thin spaces between thousands: `1 234 567`."""
     return "–" if number is None else f"{number:,}".replace(",", "\u202f")
+
+
+def short_count(number: float) -> str:
+    """For axes and boxes: `850`, `1.2k`, `40k`, `3M`."""
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        # What would round to the next unit belongs to it.
+        if round(number / limit, 1) >= 1:
+            return f"{number / limit:.1f}".removesuffix(".0") + unit
+    return str(round(number))

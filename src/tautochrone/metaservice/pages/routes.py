@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Lock
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI, Query, Request
 from starlette.responses import Response
 
 from tautochrone.errors import MetaError, QueryError
 from tautochrone.meta import DatasetState, Store
+from tautochrone.meta.queries.refresh_records import KEPT_PER_DATASET
+from tautochrone.metaservice.checkpoint_changes import RowsBetween, changes_at
+from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.metaservice.pages.charts import (
     checkpoint_chart,
@@ -18,18 +24,28 @@ from tautochrone.metaservice.pages.charts import (
     rows_chart,
 )
 from tautochrone.metaservice.pages.forms import Forms, add_forms
-from tautochrone.metaservice.pages.graph import BOX_HEIGHT, BOX_WIDTH, draw, neighbourhood
+from tautochrone.metaservice.pages.graph import BOX_HEIGHT, BOX_WIDTH, STATE_SHAPES, draw, neighbourhood
 from tautochrone.metaservice.pages.rendering import ASSETS, PageRoute, asset, render
 from tautochrone.metaservice.pages.safety import protect
-from tautochrone.metaservice.pages.status import progress_of, read_topology, stuck_checkpoints
+from tautochrone.metaservice.pages.status import (
+    Progress,
+    datasets_by_job,
+    datasets_of_jobs,
+    progress_of,
+    read_topology,
+    stuck_checkpoints,
+)
 from tautochrone.model.alarms import AlarmRule
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 
 __all__ = ["add_pages"]
 
-_TIMELINE, _HISTORY, _RECENT, _ROWS = 60, 100, 15, 20
+_TIMELINE, _HISTORY, _RECENT, _ROWS, _DAY_ROWS = 60, 100, 15, 20, 30
+_DAY_MS, _TOTALS_S, _PATIENCE_S = 24 * 3_600_000, 60.0, 0.3
+_T = TypeVar("_T")
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 Number = Annotated[int, Query(ge=0, lt=2**63)]
@@ -41,6 +57,7 @@ def add_pages(
     store: Store,
     forms: Forms,
     since_last_run: Callable[[JobStatus], Reason | None] = lambda _job: None,
+    rows_between: RowsBetween = lambda _table, _before, _version: None,
 ) -> None:
     """Add the pages to `app`.
 
@@ -49,12 +66,13 @@ def add_pages(
         store: what the pages show.
         forms: what runs queries and revisions.
         since_last_run: what came since the last run of a job that ended, as far as that is known.
+        rows_between: how many rows of a table changed between two versions.
     """
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     _add_static(router)
     _add_overview(router, store, since_last_run)
     _add_datasets(router, store, forms)
-    _add_checkpoints(router, store)
+    _add_checkpoints(router, store, forms, rows_between)
     add_forms(router, store, forms)
     app.include_router(router)
 
@@ -70,12 +88,17 @@ def _add_static(router: APIRouter) -> None:
 def _add_overview(
     router: APIRouter, store: Store, since_last_run: Callable[[JobStatus], Reason | None]
 ) -> None:
+    totals = _Counted(lambda: store.history.totals(store.now_ms() - _DAY_MS), _TOTALS_S)
+
     @router.get("/")
     def overview(request: Request) -> Response:
         topology, lines = read_topology(store), store.history.timeline(_TIMELINE)
         alarms = store.alarms.current()
         stuck = stuck_checkpoints(alarms)
-        open_checkpoints = [progress_of(store, line, stuck) for line in lines if line.state == "open"]
+        datasets = datasets_by_job(topology.lines.values())
+        day = totals()
+        open_lines = [line for line in lines if line.state == "open"]
+        open_checkpoints = [progress_of(store, line, stuck, datasets) for line in open_lines]
         shown = {AlarmRule.JOB_NOT_RUNNING, AlarmRule.CHECKPOINT_STUCK, AlarmRule.DATASET_FAILING}
         counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
@@ -100,6 +123,11 @@ def _add_overview(
             under_way=[progress for progress in open_checkpoints if not progress.stuck],
             chart=checkpoint_chart(lines),
             recent=store.history.recent_refreshes(_RECENT),
+            day_rows=_DAY_ROWS,
+            kept_refreshes=KEPT_PER_DATASET,
+            day=None
+            if day is None
+            else sorted(day, key=lambda entry: (-entry.duration_ms, str(entry.dataset))),
         )
 
     @router.get("/graph")
@@ -115,6 +143,7 @@ def _add_overview(
             focus=centre,
             zoom=zoom,
             box=(BOX_WIDTH, BOX_HEIGHT),
+            marks=STATE_SHAPES,
         )
 
     @router.get("/jobs")
@@ -122,11 +151,12 @@ def _add_overview(
         lines = {line.number: line for line in store.history.timeline(_TIMELINE)}
         jobs = store.jobs.states()
         stuck = stuck_checkpoints(store.alarms.current())
-        targets = {
-            job.name: progress_of(store, lines[job.target], stuck)
-            for job in jobs
-            if job.target is not None and job.target in lines
+        datasets = datasets_of_jobs(store) if jobs else {}
+        progress = {
+            number: progress_of(store, lines[number], stuck, datasets)
+            for number in {job.target for job in jobs if job.target is not None and job.target in lines}
         }
+        targets = {job.name: progress[job.target] for job in jobs if job.target in progress}
         sinks = store.deliveries.sinks()
         words = {job.name: last_words(job) for job in jobs}
         return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=sinks, words=words)
@@ -135,13 +165,22 @@ def _add_overview(
     def sources(request: Request) -> Response:
         topology = read_topology(store)
         reports = {report.table: report for report in store.roots.report_times()}
+        read = [entry for job in topology.jobs for entry in flow_sources(job)]
         captures = [
             (job.name, capture)
             for job in topology.jobs
             if job.report is not None
             for capture in job.report.captures.values()
         ]
-        return render(request, "sources.html", topology=topology, reports=reports, captures=captures)
+        return render(
+            request,
+            "sources.html",
+            topology=topology,
+            tables={str(name): name for name in topology.lines},
+            reports=reports,
+            captures=captures,
+            read=read,
+        )
 
 
 def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
@@ -190,12 +229,14 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
         }
 
 
-def _add_checkpoints(router: APIRouter, store: Store) -> None:
+def _add_checkpoints(router: APIRouter, store: Store, forms: Forms, rows_between: RowsBetween) -> None:
     @router.get("/checkpoints")
     def checkpoints(request: Request) -> Response:
         lines = store.history.timeline(_TIMELINE)
         stuck = stuck_checkpoints(store.alarms.current())
-        progress = {line.number: progress_of(store, line, stuck) for line in lines if line.state == "open"}
+        open_lines = [line for line in lines if line.state == "open"]
+        datasets = datasets_of_jobs(store) if open_lines else {}
+        progress = {line.number: progress_of(store, line, stuck, datasets) for line in open_lines}
         return render(
             request,
             "checkpoints.html",
@@ -207,16 +248,70 @@ def _add_checkpoints(router: APIRouter, store: Store) -> None:
 
     @router.get("/checkpoint")
     def checkpoint(request: Request, number: Number) -> Response:
-        stored = store.checkpoints.get(number)
+        changes = changes_at(store, number, rows_between)
         return render(
             request,
             "checkpoint.html",
-            checkpoint=stored,
-            versions=dict(sorted(store.checkpoints.versions_at(number).items())),
+            checkpoint=changes.checkpoint,
+            changes=changes,
+            progress=_progress(store, changes.checkpoint),
+            readable=changes.checkpoint.state in (CheckpointState.PUBLISHED, CheckpointState.PARTIAL),
+            can_query=forms.runner is not None,
             failures=dict(sorted(store.checkpoints.failures_at(number).items())),
             records=store.history.refreshes_at(number),
             parts=store.checkpoints.progress(number),
         )
+
+
+class _Counted(Generic[_T]):
+    """A value that takes long to count, and may be some seconds old.
+
+    It is counted in a thread of its own: a page waits for it for a moment only, and shows it when it is
+    asked for again.
+    """
+
+    def __init__(self, count: Callable[[], _T], seconds: float) -> None:
+        self._count, self._seconds = count, seconds
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="tautochrone-count")
+        self._lock = Lock()
+        self._known: tuple[float, _T] | None = None
+        self._counting: Future[_T] | None = None
+
+    def __call__(self) -> _T | None:
+        """The newest known value; None before the first one is counted.
+
+        Raises:
+            MetaError: the store cannot be read.
+        """
+        with self._lock:
+            is_old = self._known is None or time.monotonic() - self._known[0] > self._seconds
+            if is_old and self._counting is None:
+                self._counting = self._threads.submit(self._count)
+            counting = self._counting
+        if counting is not None:
+            wait([counting], _PATIENCE_S)
+            if counting.done():
+                self._counted(counting)
+        known = self._known
+        return None if known is None else known[1]
+
+    def _counted(self, counting: Future[_T]) -> None:
+        with self._lock:
+            # Several pages wait for one count.
+            if self._counting is counting:
+                self._counting = None
+                self._known = (time.monotonic(), counting.result())
+
+
+def _progress(store: Store, checkpoint: Checkpoint) -> Progress | None:
+    """How far an open checkpoint is; None: it is not open, or many newer ones are there."""
+    if checkpoint.state is not CheckpointState.OPEN:
+        return None
+    lines = {line.number: line for line in store.history.timeline(_TIMELINE)}
+    if checkpoint.number not in lines:
+        return None
+    stuck = stuck_checkpoints(store.alarms.current())
+    return progress_of(store, lines[checkpoint.number], stuck, datasets_of_jobs(store))
 
 
 def _table_by_name(text: str, names: set[TableName]) -> TableName:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tautochrone.meta import CheckpointLine, DatasetState, DatasetStatus, Store
 from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.model.alarms import Alarm, AlarmRule
+from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.jobs import JobProgress, JobStatus, Part
 from tautochrone.model.names import TableName, is_clock, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import SourceKind
+from tautochrone.model.sink import DeliveryState, SinkStatus
 
-__all__ = ["DatasetLine", "Progress", "Topology", "progress_of", "read_topology", "stuck_checkpoints"]
+__all__ = [
+    "DatasetLine",
+    "Progress",
+    "SourceNode",
+    "Topology",
+    "datasets_by_job",
+    "datasets_of_jobs",
+    "progress_of",
+    "read_topology",
+    "stuck_checkpoints",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +46,30 @@ class DatasetLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNode:
+    """What flows read outside of the lake, and the datasets that they write."""
+
+    kind: SourceKind
+    name: str
+    datasets: frozenset[TableName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """All datasets and jobs at one time.
 
     `inputs` has the inputs of each dataset, `outside` the tables and clocks that are read and that no job
-    writes.
+    writes, `sources` what flows read outside of the lake, `sinks` what is delivered to, `newest` the newest
+    refresh of each dataset with news.
     """
 
     lines: Mapping[TableName, DatasetLine]
     jobs: tuple[JobStatus, ...]
     inputs: Mapping[TableName, frozenset[TableName]]
     outside: tuple[TableName, ...]
+    sources: tuple[SourceNode, ...] = ()
+    sinks: tuple[SinkStatus, ...] = ()
+    newest: Mapping[TableName, RefreshRecord] = field(default_factory=dict)
 
     @property
     def worst_first(self) -> list[DatasetLine]:
@@ -61,6 +87,13 @@ class Topology:
 
     def readers(self, table: TableName) -> list[TableName]:
         return sorted(name for name, inputs in self.inputs.items() if table in inputs)
+
+    def sources_of(self, table: TableName) -> list[SourceNode]:
+        return [source for source in self.sources if table in source.datasets]
+
+    def sinks_of(self, table: TableName) -> list[SinkStatus]:
+        """The sinks that take the table's rows."""
+        return [sink for sink in self.sinks if table in sink.tables]
 
     def waiting_for(self, table: TableName) -> list[TableName]:
         """The datasets that wait for `table`."""
@@ -89,6 +122,23 @@ def read_topology(store: Store) -> Topology:
         jobs=jobs,
         inputs=inputs,
         outside=tuple(sorted(outside)),
+        sources=_sources(jobs, inputs.keys()),
+        sinks=tuple(sink for sink in store.deliveries.sinks() if sink.state is not DeliveryState.RETIRED),
+        newest={record.dataset: record for record in store.history.newest_refreshes()},
+    )
+
+
+def _sources(jobs: Iterable[JobStatus], datasets: Collection[TableName]) -> tuple[SourceNode, ...]:
+    """What the newest runs said that their flows read. Several flows, also of several jobs, may read one."""
+    by_name = {str(name): name for name in datasets}
+    readers: dict[tuple[SourceKind, str], set[TableName]] = {}
+    for job in jobs:
+        for source in () if job.report is None else job.report.sources:
+            if source.dataset in by_name:
+                readers.setdefault((source.kind, source.name), set()).add(by_name[source.dataset])
+    return tuple(
+        SourceNode(kind=kind, name=name, datasets=frozenset(tables))
+        for (kind, name), tables in sorted(readers.items())
     )
 
 
@@ -124,26 +174,38 @@ class Progress:
     stuck: bool
 
 
+def datasets_by_job(lines: Iterable[DatasetLine]) -> dict[str, set[TableName]]:
+    """The datasets of each job that have versions."""
+    result: dict[str, set[TableName]] = {}
+    for line in lines:
+        result.setdefault(line.status.job, set()).add(line.name)
+    return result
+
+
+def datasets_of_jobs(store: Store) -> dict[str, set[TableName]]:
+    """The same from the store, for who does not need their states."""
+    tables = {entry.name for entry in store.datasets.registered() if entry.kind in VERSIONED_KINDS}
+    return {job.name: {*job.sinks} & tables for job in store.jobs.registered()}
+
+
 def stuck_checkpoints(alarms: Iterable[Alarm]) -> frozenset[int]:
     """The numbers of the checkpoints that alarms are about."""
     stuck = [alarm for alarm in alarms if alarm.rule is AlarmRule.CHECKPOINT_STUCK]
     return frozenset(number for alarm in stuck for number in alarm.reason.params.get("checkpoints", ()))
 
 
-def progress_of(store: Store, line: CheckpointLine, stuck: Collection[int]) -> Progress:
+def progress_of(
+    store: Store, line: CheckpointLine, stuck: Collection[int], datasets: Mapping[str, Collection[TableName]]
+) -> Progress:
     """The progress of an open checkpoint in all jobs that take part in it.
 
     Args:
         stuck: the checkpoints that alarms are about.
+        datasets: by job those that have versions.
     """
     parts = store.checkpoints.progress(line.number)
-    entries = [
-        entry
-        for part in parts
-        if part.part is not Part.SKIPPED
-        for entry in store.datasets.registered(part.job)
-    ]
-    names = {entry.name for entry in entries if entry.kind in VERSIONED_KINDS}
+    taking_part = [part.job for part in parts if part.part is not Part.SKIPPED]
+    names = {name for job in taking_part for name in datasets.get(job, ())}
     done = names & store.checkpoints.versions_at(line.number).keys()
     failed = (names & store.checkpoints.failures_at(line.number).keys()) - done
     age = max(0, time.time_ns() // 1_000_000 - line.cut_at_ms)

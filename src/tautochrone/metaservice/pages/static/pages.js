@@ -63,6 +63,13 @@
     const areas = () => document.querySelectorAll("#live .canvas, #live .scroll");
     document.body.addEventListener("htmx:beforeSwap", (event) => {
       if (event.detail.elt.id !== "live") return;
+      // Somebody may have begun something while the answer was on its way.
+      const why = paused ? "Paused" : busy();
+      if (why) {
+        say(why);
+        event.detail.shouldSwap = false;
+        return;
+      }
       areas().forEach((area, at) => { scrolled[at] = [area.scrollLeft, area.scrollTop]; });
     });
     document.body.addEventListener("htmx:afterSettle", (event) => {
