@@ -179,7 +179,7 @@ def _last_complete_checkpoint(connection: Connection, tables: set[str], below: i
     did = select(p.job, func.max(p.checkpoint).label("last")).where(
         p.job.in_(set[str]().union(*jobs.values())), p.state == Part.DONE.value, p.checkpoint < below
     )
-    last = {row.job: row.last for row in connection.execute(did.group_by(p.job))}
+    last: dict[str, int] = {row.job: row.last for row in connection.execute(did.group_by(p.job))}
     shown = [min(ends[name], max(last.get(job, 0) for job in some)) for name, some in jobs.items()]
     return min([below - 1, *shown, *(ends[name] for name in tables - jobs.keys())])
 
