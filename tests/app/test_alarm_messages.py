@@ -27,6 +27,8 @@ class Receiver:
 
     def __init__(self) -> None:
         self.status, self.bodies, self.got = 200, list[Any](), Event()
+        self.answers = Event()
+        self.answers.set()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,6 +36,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.bodies.append(json.loads(body))
                 receiver.got.set()
+                receiver.answers.wait(30)
                 self.send_response(receiver.status)
                 self.end_headers()
 
@@ -167,6 +170,42 @@ def test_the_loop_goes_on_after_a_failure(
     with AlarmLoop(plant.store, (AlarmTarget(name="ops", url=receiver.url),), every_s=0.01):
         assert receiver.got.wait(30)
     assert receiver.bodies[0]["message"] == "fired"
+
+
+@pytest.fixture
+def silent() -> Iterator[Receiver]:
+    """It takes what is posted and does not answer before the end of the test."""
+    silent = Receiver()
+    silent.answers.clear()
+    yield silent
+    silent.answers.set()
+    silent.stop()
+
+
+def test_a_silent_target_delays_no_other(plant: Plant, receiver: Receiver, silent: Receiver) -> None:
+    targets = (AlarmTarget(name="silent", url=silent.url), AlarmTarget(name="ops", url=receiver.url))
+    with AlarmLoop(plant.store, targets, every_s=0.01):
+        for act in (plant.fails, plant.starts):
+            receiver.got.clear()
+            act()
+            assert receiver.got.wait(5)
+        assert silent.got.is_set()
+        assert not silent.answers.is_set()
+        silent.answers.set()
+    assert [body["message"] for body in receiver.bodies] == ["fired", "resolved"]
+
+
+def test_the_end_of_a_run_sends_to_all_targets_at_once(
+    plant: Plant, receiver: Receiver, silent: Receiver
+) -> None:
+    plant.fails()
+    targets = (AlarmTarget(name="silent", url=silent.url), AlarmTarget(name="ops", url=receiver.url))
+    sending = Thread(target=evaluate_and_notify, args=(plant.store, targets))
+    sending.start()
+    assert receiver.got.wait(5)
+    assert sending.is_alive()
+    silent.answers.set()
+    sending.join(30)
 
 
 def test_targets_are_settings_and_their_urls_are_secrets(

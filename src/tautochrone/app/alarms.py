@@ -1,8 +1,8 @@
 """Alarms are evaluated, and messages about them sent: by `taut serve`, by a continuous run, and at the end of
 a run that runs once. The store sees to it that each message is sent by one of them.
 
-A target that does not take a message is tried again after 5, 10, 20 … 600 seconds. A process that dies
-between a message and its record lets the message be sent twice: it has an id.
+Each target has a thread of its own. One that does not take a message is tried again after 5, 10, 20 … 600
+seconds. A process that dies between a message and its record lets the message be sent twice: it has an id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import logging
 import shlex
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from tautochrone.errors import TautochroneError
@@ -37,11 +40,17 @@ _BACKOFF = Backoff(first_s=5.0, longest_s=600.0)
 
 
 def evaluate_and_notify(store: Store, targets: Sequence[AlarmTarget]) -> None:
-    """Bring the alarms up to date, and send each target what it lacks."""
+    """Bring the alarms up to date, and send all targets at once what they lack."""
     store.alarms.evaluate()
-    for target in targets:
-        for due in store.alarms.claim_notifications(target.name, _LEASE_MS, _CLAIMED):
-            _notify(store, target, due)
+    if targets:
+        with ThreadPoolExecutor(len(targets), "tautochrone-alarms") as pool:
+            # Errors of the store are raised from here.
+            list(pool.map(partial(_notify_target, store), targets))
+
+
+def _notify_target(store: Store, target: AlarmTarget) -> None:
+    for due in store.alarms.claim_notifications(target.name, _LEASE_MS, _CLAIMED):
+        _notify(store, target, due)
 
 
 def _notify(store: Store, target: AlarmTarget, due: DueNotification) -> None:
@@ -105,28 +114,59 @@ def _slack_text(due: DueNotification | None) -> str:
 
 
 class AlarmLoop(Closeable):
-    """Evaluates and notifies in a thread, from construction until `close`."""
+    """Evaluates in a thread, and notifies each target in one of its own, from construction until `close`: a
+    target that does not answer delays neither the evaluation nor another target."""
 
     def __init__(
         self, store: Store, targets: Sequence[AlarmTarget], *, every_s: float = _EVALUATE_EVERY_S
     ) -> None:
-        self._store, self._targets, self._every_s = store, targets, every_s
+        self._store, self._every_s = store, every_s
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tautochrone-alarms", daemon=True)
-        self._thread.start()
+        # Set when a target's thread has something to look at.
+        self._evaluated = [threading.Event() for _ in targets]
+        works = [
+            self._evaluate,
+            *(
+                partial(self._notify, target, evaluated)
+                for target, evaluated in zip(targets, self._evaluated, strict=True)
+            ),
+        ]
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(work,), name="tautochrone-alarms", daemon=True)
+            for work in works
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         self._stopped.set()
-        self._thread.join(timeout=_TIMEOUT_S + 1)
+        for evaluated in self._evaluated:
+            evaluated.set()
+        deadline = time.monotonic() + _TIMEOUT_S + 1
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
-    def _run(self) -> None:
+    def _repeat(self, work: Callable[[], None]) -> None:
         while not self._stopped.is_set():
             try:
-                evaluate_and_notify(self._store, self._targets)
+                work()
             except TautochroneError as error:
                 # A busy or unreachable store: the next round tries again.
                 _log.warning("alarms were not evaluated: [%s] %s", error.error_class, error.message)
+                self._stopped.wait(self._every_s)
             except Exception as error:
                 # Without this thread nobody would be told anything.
                 _log.error("alarms were not evaluated: %s", trace_of(error, "alarms"))
-            self._stopped.wait(self._every_s)
+                self._stopped.wait(self._every_s)
+
+    def _evaluate(self) -> None:
+        self._store.alarms.evaluate()
+        for evaluated in self._evaluated:
+            evaluated.set()
+        self._stopped.wait(self._every_s)
+
+    def _notify(self, target: AlarmTarget, evaluated: threading.Event) -> None:
+        evaluated.wait()
+        evaluated.clear()
+        if not self._stopped.is_set():
+            _notify_target(self._store, target)
