@@ -52,7 +52,7 @@ def status(arguments: argparse.Namespace) -> int:
     """Every dataset, or the history of one. `checkpoint` and `lag_ms` are what readers see, `done` and
     `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
-    with existing_store(settings, migrate=False) as store:
+    with existing_store(settings) as store:
         statuses, jobs = store.datasets.statuses(), store.jobs.states()
         alarms = store.alarms.current()
         bad_records = _quarantined_rows(statuses, settings.catalog)
@@ -379,7 +379,7 @@ def checkpoints(arguments: argparse.Namespace) -> int:
     from tautochrone.app.publications import published_as
 
     _, settings = locate(options_of(arguments))
-    with existing_store(settings, migrate=False) as store:
+    with existing_store(settings) as store:
         lines = [
             {
                 "checkpoint": int(checkpoint.number),
@@ -424,7 +424,7 @@ def _foreign_versions(settings: CatalogSettings, roots: Mapping[TableName, str])
 def sinks(arguments: argparse.Namespace) -> int:
     """Every sink: the checkpoint that it shows, its lag, its last error; or forget one."""
     _, settings = locate(options_of(arguments))
-    with existing_store(settings, migrate=False) as store:
+    with existing_store(settings) as store:
         if arguments.forget:
             known = [sink.name for sink in store.deliveries.sinks()]
             if arguments.forget not in known:
@@ -501,10 +501,23 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
     for line in lines:
         for reason in [*line["waits_for"], *line["set_aside"]]:
             answer().write(f"\n{line['source']}: {reason['reason']}\n")
-    kept = [{"source": line["source"], **entry} for line in lines for entry in line["kept"]]
+    kept = [
+        {"source": line["source"], "expires": _utc(entry["expires_ms"]), **entry}
+        for line in lines
+        for entry in line["kept"]
+    ]
     if kept:
         answer().write("\n")
-        shown = ("source", "name", "is_own", "distance_bytes", "kept_bytes", "is_lost", "last_read")
+        shown = (
+            "source",
+            "name",
+            "is_own",
+            "distance_bytes",
+            "kept_bytes",
+            "is_lost",
+            "expires",
+            "last_read",
+        )
         table(shown, [[_source_cell(entry[column]) for column in shown] for entry in kept])
     others = [entry["drop"] for entry in kept if entry["is_own"] is False]
     if others:

@@ -461,6 +461,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_NEEDS_ATTENTION: "trying again cannot help: {text}",
     ReasonCode.LOG_RETAINED: "the database keeps {kept_mb} MB of its log for {reader}",
     ReasonCode.LOG_LOST: "the database removed log that {reader} needs",
+    ReasonCode.LOG_EXPIRES: "log from {reader} on is not read yet, and the database, which keeps it for "
+    "{kept_h} hours, may remove it from {at} on",
     ReasonCode.BAD_RECORDS_CAME: "{records} bad records are set aside in {table}, the last at {at}: {text}",
     ReasonCode.DISK_SPACE_LOW: "{free_mb} of {total_mb} MB are free where the storage is ({path})",
     ReasonCode.TRANSACTION_UNSETTLED: "its decision ({state}) could not be carried out: {text}",

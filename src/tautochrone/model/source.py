@@ -243,6 +243,9 @@ class KeptLog:
         is_lost: the database removed log that the reader needs.
         last_read: since when nobody reads it; None: somebody does, or the database does not say.
         drop: SQL that gives it up.
+        expires_ms: from when on the database may remove log that the reader needs and does not take by then,
+            in epoch milliseconds; None: it removes none by age.
+        expires_after_ms: how long the database keeps log that is complete.
     """
 
     name: str
@@ -252,11 +255,13 @@ class KeptLog:
     is_lost: bool
     last_read: str | None
     drop: str
+    expires_ms: int | None = None
+    expires_after_ms: int | None = None
 
 
 @runtime_checkable
 class KeepsLogs(Protocol):
-    """A change log whose database keeps log for each reader."""
+    """A change log whose database says what it keeps: for each reader, or by age."""
 
     def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
         """All that is kept for readers of this capture; `position` is that of this lake's table."""

@@ -186,6 +186,15 @@ CAPTURE = CaptureReport(source="erp", dataset="log", kept=(KEPT,))
 FLOW = FlowFailure(dataset=str(ORDERS), error="no broker", since_ms=7)
 BAD = Quarantine(table=f"{ORDERS}__quarantine", records=3, reason=unclassified("no number"), last_ms=0)
 Act = Callable[[Plant], object]
+
+
+def expiring(at_ms: int) -> KeptLog:
+    """Of a database that keeps its log for two minutes."""
+    return replace(
+        KEPT, kept_bytes=None, distance_bytes=None, expires_ms=at_ms, expires_after_ms=2 * MINUTE_MS
+    )
+
+
 RULES: dict[str, tuple[AlarmRule, Act, Act]] = {
     "killed": (AlarmRule.JOB_NOT_RUNNING, killed, Plant.is_back),
     "failed": (AlarmRule.JOB_NOT_RUNNING, ended_by_error, Plant.is_back),
@@ -225,6 +234,11 @@ RULES: dict[str, tuple[AlarmRule, Act, Act]] = {
         AlarmRule.LOG_RETAINED,
         lambda plant: plant.says(captures={"log": replace(CAPTURE, kept=(replace(KEPT, is_lost=True),))}),
         lambda plant: plant.says(captures={}),
+    ),
+    "log expires": (
+        AlarmRule.LOG_RETAINED,
+        lambda plant: plant.says(captures={"log": replace(CAPTURE, kept=(expiring(plant.now_ms + 59_000),))}),
+        lambda plant: plant.says(captures={"log": replace(CAPTURE, kept=(expiring(plant.now_ms + 61_000),))}),
     ),
     "bad records": (
         AlarmRule.ROWS_QUARANTINED,
@@ -398,3 +412,14 @@ def test_of_two_captures_of_a_database_the_worse_counts(plant: Plant) -> None:
         plant.says(captures=captures)
         (alarm,) = plant.store.alarms.evaluate()
         assert (alarm.rule, alarm.level) == (AlarmRule.LOG_RETAINED, AlarmLevel.CRITICAL)
+
+
+def test_the_age_of_a_log_goes_on_after_the_end_of_a_run(local_plant: Plant) -> None:
+    plant = local_plant
+    plant.says(captures={"log": replace(CAPTURE, kept=(expiring(plant.now_ms + 2 * MINUTE_MS),))})
+    plant.store.jobs.end_run("shop", plant.fence)
+    assert plant.evaluate() == []
+    plant.now_ms += MINUTE_MS + 1
+    (alarm,) = plant.store.alarms.evaluate()
+    assert (alarm.rule, alarm.level) == (AlarmRule.LOG_RETAINED, AlarmLevel.CRITICAL)
+    assert "keeps it for 0.0333333 hours" in str(alarm.reason)

@@ -17,6 +17,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.run_report import RunReport
 from tautochrone.model.sink import DeliveryState, SinkStatus, TransactionState
+from tautochrone.model.source import KeptLog
 from tautochrone.model.transactions import CoordinatedTransaction
 
 __all__ = ["Facts", "OpenCheckpoint", "conditions_of"]
@@ -203,6 +204,9 @@ def _captures(facts: Facts) -> Iterator[Condition]:
                 if kept.is_own is not False and kept.is_lost:
                     reasons.insert(0, Reason.of(ReasonCode.LOG_LOST, reader=kept.name))
                     level = AlarmLevel.CRITICAL
+                elif kept.is_own is not False and _is_near_expiry(kept, facts.now_ms):
+                    reasons.append(_expiry_reason(kept))
+                    level = AlarmLevel.CRITICAL
                 bytes_kept = kept.kept_bytes if kept.kept_bytes is not None else kept.distance_bytes
                 if bytes_kept is not None and bytes_kept > facts.limits(job.name).retained_log_bytes:
                     reasons.append(
@@ -219,6 +223,19 @@ def _captures(facts: Facts) -> Iterator[Condition]:
                     reason=joined_reasons(reasons),
                     command="taut sources",
                 )
+
+
+def _is_near_expiry(kept: KeptLog, now_ms: int) -> bool:
+    """Whether half of the time is over for which the database keeps log, also after the end of a run."""
+    if kept.expires_ms is None or kept.expires_after_ms is None:
+        return False
+    return now_ms > kept.expires_ms - kept.expires_after_ms // 2
+
+
+def _expiry_reason(kept: KeptLog) -> Reason:
+    hours = (kept.expires_after_ms or 0) / 3_600_000
+    at = _time(kept.expires_ms or 0)
+    return Reason.of(ReasonCode.LOG_EXPIRES, at=at, reader=kept.name, kept_h=f"{hours:g}")
 
 
 def _quarantines(facts: Facts) -> Iterator[Condition]:

@@ -181,6 +181,13 @@ class _StoreGauges:
             "reader",
             "job",
         )
+        expires = _gauge(
+            "capture_log_expires_timestamp_seconds",
+            "From when on the database may remove log that a reader needs",
+            "source",
+            "reader",
+            "job",
+        )
         at = _gauge("capture_measured_timestamp_seconds", "When a capture was last asked", "source", "job")
         bad = _gauge("quarantined_rows", "Bad records that were set aside", "dataset", "job")
         free = _gauge("storage_free_bytes", "Free space where the storage of a job is", "job")
@@ -197,12 +204,14 @@ class _StoreGauges:
                     if retained is not None:
                         log.add_metric([capture.source, kept.name, job], retained)
                     lost.add_metric([capture.source, kept.name, job], int(kept.is_lost))
+                    if kept.expires_ms is not None:
+                        expires.add_metric([capture.source, kept.name, job], kept.expires_ms / 1000)
             for dataset, quarantine in report.quarantines.items():
                 bad.add_metric([dataset, job], quarantine.records)
             if report.disk is not None:
                 free.add_metric([job], report.disk.free_bytes)
                 size.add_metric([job], report.disk.total_bytes)
-        yield from (flow, lag, log, lost, at, bad, free, size)
+        yield from (flow, lag, log, lost, expires, at, bad, free, size)
 
     def _sinks(self) -> Iterator[Metric]:
         state = _gauge("sink_state", "1 for the state that a sink is in", "sink", "job", "state")

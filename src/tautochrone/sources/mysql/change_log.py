@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from tautochrone.errors import SourceUnreachableError
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.model.source import LogBatch
+from tautochrone.model.source import KeptLog, LogBatch
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES, CapturedLog, ignored_column_reasons
 from tautochrone.sources.capture.copied_rows import completed_rows
@@ -62,6 +62,7 @@ from tautochrone.sources.mysql.server import (
     committed_end,
     ignores_case,
     instance_of,
+    kept_log,
     lag_behind,
     log_end,
 )
@@ -420,6 +421,13 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def lag(self, position: LogPosition) -> Mapping[str, int]:
         return self._on_connection(lambda connection: lag_behind(connection, position))
+
+    def kept_logs(self, position: LogPosition | None) -> Sequence[KeptLog]:
+        """The file of the log from which a position goes on."""
+        if position is None:
+            return ()
+        kept = self._on_connection(lambda connection: kept_log(connection, self._connect, position))
+        return () if kept is None else (kept,)
 
     def check_prerequisites(self) -> str:
         return self._on_connection(

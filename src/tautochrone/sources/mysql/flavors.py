@@ -447,6 +447,13 @@ def file_identity(connect: Callable[[], Any], file: str) -> str | None:
     return None
 
 
+def file_begun_ms(connect: Callable[[], Any], file: str) -> int | None:
+    """When the server began a file, in epoch milliseconds; None: it does not have the file."""
+    for event in _first_events(connect, file, _FIRST_OFFSET, 1, with_files=True):
+        return event.timestamp * 1000
+    return None
+
+
 def last_mark(connect: Callable[[], Any], file: str, offset: int) -> Transactions:
     """Of the last transaction of a file before an offset; empty: it has none, or is too long to look."""
     if offset > _MAX_SCANNED_BYTES:

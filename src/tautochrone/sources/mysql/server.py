@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tautochrone.errors import IngestError
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.source import KeptLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import OFFSET_BITS, point_of
 from tautochrone.sources.mysql.connection import fetch, fetch_one
-from tautochrone.sources.mysql.flavors import flavor_of
-from tautochrone.sources.mysql.markers import server_of, shift_of
+from tautochrone.sources.mysql.flavors import file_begun_ms, flavor_of
+from tautochrone.sources.mysql.markers import FILE, server_of, shift_of
 from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "committed_end",
     "ignores_case",
     "instance_of",
+    "kept_log",
     "lag_behind",
     "log_end",
     "log_sizes",
@@ -106,6 +108,49 @@ def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
     return {"bytes": sum(size for file, size in sizes.items() if file >= number) - read}
 
 
+def kept_log(connection: Any, connect: Callable[[], Any], position: LogPosition) -> KeptLog | None:
+    """The file that a position needs, and from when on the server may remove it; None: the position is in the
+    log of another server.
+
+    A server removes files by age, whoever has read them. The age of a file counts from its last change, which
+    is when the next one was begun. The one that is written to is never removed.
+
+    Args:
+        connect: opens another connection.
+    """
+    if flavor_of(connection).log_name(connection) != server_of(position):
+        return None
+    file = position.marker[FILE]
+    files = [row[0] for row in fetch(connection, "SHOW BINARY LOGS")]
+    expires_after_ms = _expiry_ms(connection)
+    expires_ms = None
+    if expires_after_ms is not None and file in files:
+        (now_s,) = fetch_one(connection, "SELECT UNIX_TIMESTAMP()")
+        following = next(iter(files[files.index(file) + 1 :]), None)
+        changed_ms = None if following is None else file_begun_ms(connect, following)
+        expires_ms = (int(now_s) * 1000 if changed_ms is None else changed_ms) + expires_after_ms
+    return KeptLog(
+        name=file,
+        is_own=True,
+        distance_bytes=None,
+        kept_bytes=None,
+        is_lost=file not in files,
+        last_read=None,
+        drop="",
+        expires_ms=expires_ms,
+        expires_after_ms=expires_after_ms,
+    )
+
+
+def _expiry_ms(connection: Any) -> int | None:
+    """How long the server keeps a file of its log that is complete; None: without a bound."""
+    by_hand = fetch(connection, "SHOW GLOBAL VARIABLES LIKE 'binlog_expire_logs_auto_purge'")
+    if by_hand and by_hand[0][1] == "OFF":
+        return None
+    (expiry_s,) = fetch_one(connection, flavor_of(connection).expiry_sql)
+    return round(float(expiry_s) * 1000) or None
+
+
 def awaited_transactions(connection: Any) -> list[Reason]:
     """Those that a copy waits for which begins now."""
     owned = flavor_of(connection).awaited_by_snapshot(connection)
@@ -151,8 +196,8 @@ def check_prerequisites(connection: Any, capture: str, tables: Sequence[Captured
     for table in tables:
         fetch(connection, f"SELECT 1 FROM {table.identifier} LIMIT 0")
     logs = fetch(connection, "SHOW BINARY LOGS")
-    (expiry,) = fetch_one(connection, flavor.expiry_sql)
-    kept = f"for {float(expiry) / 86_400:g} days" if float(expiry) else "without a bound"
+    expiry_ms = _expiry_ms(connection)
+    kept = "without a bound" if expiry_ms is None else f"for {expiry_ms / 86_400_000:g} days"
     size = sum(int(row[1]) for row in logs) / 1_000_000
     names = ", ".join(table.identifier for table in tables)
     return f"{len(tables)} tables ({names}); {len(logs)} binary logs of {size:,.1f} MB, kept {kept}"
