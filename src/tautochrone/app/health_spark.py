@@ -29,7 +29,8 @@ from tautochrone.project.sinks import sink_declarations
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.runtime.delivery.check_sinks import MirroredTable, mirrored_tables
 from tautochrone.runtime.streams.change_logs import change_log_of, refused_tables
-from tautochrone.sinks import examine_sink, has_adapter
+from tautochrone.sinks import compare_mirrored_tables, examine_sink, has_adapter
+from tautochrone.sinks.common.existing import ExistingTable
 from tautochrone.spark.session.settings import SparkSettings
 from tautochrone.spark.sources.kafka import KafkaOptions, KafkaSource, check_cluster
 from tautochrone.spark.sources.registry import sources_of
@@ -161,7 +162,31 @@ def _sinks(definitions: Definitions, graph: Graph, settings: Settings) -> Iterat
     if not declared:
         yield skipped("sinks", "no sink of the project has an adapter")
     for sink in declared:
-        yield check("sinks", lambda sink=sink: _sink(sink, graph))  # type: ignore[misc]
+        finding = check("sinks", lambda sink=sink: _sink(sink, graph))  # type: ignore[misc]
+        yield finding
+        if finding.state is State.OK:
+            yield from _tables_of_sink(sink, graph)
+
+
+def _tables_of_sink(sink: SinkDeclaration, graph: Graph) -> Iterator[Finding]:
+    """One finding for each table that the sink's system has, or will have."""
+    comparisons: list[ExistingTable | SinkError] = []
+
+    def compared() -> str:
+        comparisons.extend(compare_mirrored_tables(sink, graph.schemas))
+        return ""
+
+    finding = check("sinks", compared)
+    if finding.state is State.FAILED:
+        yield finding
+    for comparison in comparisons:
+
+        def shown(comparison: ExistingTable | SinkError = comparison) -> str:
+            if isinstance(comparison, SinkError):
+                raise comparison
+            return f"{sink.name}: {comparison}"
+
+        yield check("sinks", shown)
 
 
 def _sink(sink: SinkDeclaration, graph: Graph) -> str:

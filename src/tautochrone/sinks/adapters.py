@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -25,6 +25,7 @@ from tautochrone.errors import SettingsError, SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink, SinkDeclaration
 from tautochrone.model.transactions import Participant
+from tautochrone.sinks.common.existing import ExistingTable, TableToCompare
 
 __all__ = [
     "ADAPTERS",
@@ -34,6 +35,7 @@ __all__ = [
     "check_mirrored_table",
     "check_sink",
     "columns_of_key",
+    "compare_mirrored_tables",
     "examine_sink",
     "has_adapter",
     "known_formats",
@@ -56,6 +58,8 @@ class Adapter:
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
         checks_table: the function from name, options, table, schema and key to what the table is called in
             the sink. It refuses what the format cannot have, and asks no server. Empty: there is none.
+        compares_tables: the function from name, options and tables to what the system has of each. It writes
+            nothing. Empty: there is none.
         opens_participant: that of a participant; empty: the format has none.
         takes_files: it is a publication (`model.sink.TakesFiles`), with a suite of tests of its own.
         uses_keys: it does something with the key of a table. Others ignore it, also one that the table lacks.
@@ -66,6 +70,7 @@ class Adapter:
     reads_options: str
     examines: str
     checks_table: str = ""
+    compares_tables: str = ""
     opens_participant: str = ""
     takes_files: bool = False
     uses_keys: bool = True
@@ -78,6 +83,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.clickhouse.options:server_options",
         examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
         checks_table=f"{_PACKAGE}.clickhouse.tables:check_table",
+        compares_tables=f"{_PACKAGE}.clickhouse.sink:compare_clickhouse_tables",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
         uses_keys=False,
         page="clickhouse.md",
@@ -87,6 +93,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.postgresql.options:postgresql_options",
         examines=f"{_PACKAGE}.postgresql.options:examine_postgresql_sink",
         checks_table=f"{_PACKAGE}.postgresql.tables:check_table",
+        compares_tables=f"{_PACKAGE}.postgresql.tables:compare_tables",
         page="postgresql-sink.md",
     ),
     "mariadb": Adapter(
@@ -94,6 +101,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         reads_options=f"{_PACKAGE}.mariadb.options:mariadb_options",
         examines=f"{_PACKAGE}.mariadb.options:examine_mariadb_sink",
         checks_table=f"{_PACKAGE}.mariadb.tables:check_table",
+        compares_tables=f"{_PACKAGE}.mariadb.tables:compare_tables",
         page="mariadb-sink.md",
     ),
     "starrocks": Adapter(
@@ -209,6 +217,33 @@ def check_mirrored_table(declaration: SinkDeclaration, table: TableName, schema:
     else:
         check = EntryPoint(name, own.checks_table, _GROUP).load() if own.checks_table else None
     return None if check is None else str(check(name, options, table, schema, declaration.key_of(table)))
+
+
+def compare_mirrored_tables(
+    declaration: SinkDeclaration, schemas: Mapping[TableName, Any]
+) -> Iterator[ExistingTable | SinkError]:
+    """What the system of a sink already has of its tables, or what is against one. Nothing is written.
+
+    Args:
+        declaration: of the sink.
+        schemas: the lake's, pyspark StructTypes; a table without one is left out.
+
+    Returns:
+        Nothing for formats that cannot be asked.
+
+    Raises:
+        SinkError: as `open_sink`.
+    """
+    own = _own_adapter(declaration.format)
+    if own is None or not own.compares_tables:
+        return
+    tables = [
+        TableToCompare(table, schemas[table], declaration.key_of(table))
+        for table in declaration.tables
+        if table in schemas
+    ]
+    compare = EntryPoint(declaration.name, own.compares_tables, _GROUP).load()
+    yield from compare(declaration.name, declaration.options, tables)
 
 
 def uses_keys(format_name: str) -> bool:

@@ -16,7 +16,7 @@ The layout (how many servers, which one, by which columns) is stored in each ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -46,9 +46,17 @@ from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_optio
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.staging import is_for_tasks, stage_by_tasks
+from tautochrone.sinks.clickhouse.tables import ClickHouseTables
+from tautochrone.sinks.common.existing import ExistingTable, TableToCompare, compared_tables
 from tautochrone.sinks.common.steps import signed_frames
 
-__all__ = ["ClickHouseSink", "examine_clickhouse_sink", "open_clickhouse_sink", "require_version"]
+__all__ = [
+    "ClickHouseSink",
+    "compare_clickhouse_tables",
+    "examine_clickhouse_sink",
+    "open_clickhouse_sink",
+    "require_version",
+]
 
 _S = TransactionState
 _MAINTAINED_EVERY = 20
@@ -349,6 +357,24 @@ def examine_clickhouse_sink(name: str, options: Mapping[str, str]) -> str:
             engine.close()
         answers.append(f"ClickHouse {version} at {server.host}:{server.port} lets {user} in")
     return ", ".join(answers)
+
+
+def compare_clickhouse_tables(
+    name: str, options: Mapping[str, str], tables: Sequence[TableToCompare]
+) -> Iterator[ExistingTable | SinkError]:
+    """See `adapters.compare_mirrored_tables`. An engine in a folder is not opened: only one process can.
+
+    Raises:
+        SinkError: as `open_clickhouse_sink`.
+    """
+    for server in server_options(name, options):
+        if server.folder:
+            continue
+        engine = HttpEngine(name, server)
+        try:
+            yield from compared_tables(tables, ClickHouseTables(name, engine, server).compare)
+        finally:
+            engine.close()
 
 
 def _same_database_error(name: str, first: ClickHouseOptions, second: ClickHouseOptions) -> SinkError:

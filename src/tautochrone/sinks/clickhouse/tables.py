@@ -38,6 +38,7 @@ from tautochrone.sinks.clickhouse.rows import AUDIT_PARTS, CHUNK, COUNTED, HIDDE
 from tautochrone.sinks.clickhouse.statements import name_sql, text_sql
 from tautochrone.sinks.clickhouse.types import MirroredColumn, column_type
 from tautochrone.sinks.common.errors import schema_unsupported_error
+from tautochrone.sinks.common.existing import ExistingTable, TableToCompare
 from tautochrone.sinks.common.mirrored import NameRules, mirror_name
 
 __all__ = ["FOLDING_PREFIX", "ClickHouseTables", "Definitions", "check_table", "plain_name"]
@@ -274,6 +275,26 @@ class ClickHouseTables:
         self._create_views(table, columns)
         self._columns[table] = columns
         return None
+
+    def compare(self, target: TableToCompare) -> ExistingTable:
+        """What there is of a table. Nothing is written.
+
+        Raises:
+            SinkError: as of `ensure`, as far as the types of columns say it.
+        """
+        table = target.table
+        columns = [self._column(table, field) for field in target.schema.fields]
+        self._row_tables.forget(self.plain_name(table))
+        self._require_own_names(table)
+        existing = self._stored_columns(table)
+        present = {column.name for column in existing}
+        return ExistingTable(
+            table=table,
+            name=f"{self._options.database}.{self.plain_name(table)}",
+            is_absent=not existing,
+            lacks=[column.name for column in columns if column.name not in present],
+            rebuild=_columns_changed(existing, columns),
+        )
 
     def attach(self, intent: Intent) -> None:
         """Another process, or another object, may have created tables that a transaction fills."""

@@ -27,6 +27,7 @@ from tautochrone.sinks.common.errors import (
     schema_unsupported_error,
     table_changed_error,
 )
+from tautochrone.sinks.common.existing import ExistingTable, TableToCompare, compared_tables
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
@@ -46,10 +47,11 @@ from tautochrone.sinks.common.mirrored import (
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
+from tautochrone.sinks.mariadb.database import MariaDBDatabase
 from tautochrone.sinks.mariadb.options import MariadbOptions, mariadb_options
 from tautochrone.sinks.mariadb.swaps import Swap, Swaps, all_columns
 
-__all__ = ["MariaDBTables", "MirroredTable", "check_table"]
+__all__ = ["MariaDBTables", "MirroredTable", "check_table", "compare_tables"]
 
 _MAX_NAME = 64
 _MAX_NAME_BEYOND_ASCII = 48
@@ -198,29 +200,57 @@ class MariaDBTables:
         name = self._plain_name(table)
         rows_name = self.swaps.rows_of(cursor, name)
         mirrored = replace(self.checked(table, schema, key), name=quoted(self._options.database, rows_name))
-        columns = self._existing_columns(cursor, rows_name)
-        stored = self._stored(cursor, table)
-        if stored is None:
-            if columns:
-                raise self._name_taken_error(table, name)
-        else:
-            stored_schema, stored_key = stored
-            full_name = self.full_name(table)
-            # A table that was dropped in the database is created anew, so its earlier schema does not count.
-            if columns:
-                # What could not be added before may have been taken out of the query.
-                fields = [field for field in stored_schema.fields if field.name.lower() in columns]
-                stored_schema = spark.StructType(fields)
-                altered = self.altered(cursor, self._mirrored(table, stored_schema, stored_key))
-                if altered:
-                    raise altered_columns_error(self._sink, table, altered, full_name)
-                reason = columns_changed(stored_schema, schema) or key_changed(stored_key, mirrored.rows.key)
-                if reason is not None:
-                    swap = Swap(name, fence)
-                    following = quoted(self._options.database, swap.next)
-                    return replace(mirrored, name=following, rebuild=reason, swap=swap)
+        reason = self._existing(cursor, mirrored, rows_name)[1]
+        if reason is not None:
+            swap = Swap(name, fence)
+            following = quoted(self._options.database, swap.next)
+            return replace(mirrored, name=following, rebuild=reason, swap=swap)
         self._write(cursor, mirrored)
         return mirrored
+
+    def _existing(
+        self, cursor: Any, mirrored: MirroredTable, rows_name: str
+    ) -> tuple[set[str], Reason | None]:
+        """The columns that there are, none without a table; and why the table cannot go on with them."""
+        table = mirrored.table
+        columns, stored = self._existing_columns(cursor, rows_name), self._stored(cursor, table)
+        if not columns:
+            # A table that was dropped in the database is created anew, so its earlier schema does not count.
+            return columns, None
+        if stored is None:
+            raise self._name_taken_error(table, self._plain_name(table))
+        stored_schema, stored_key = stored
+        # What could not be added before may have been taken out of the query.
+        fields = [field for field in stored_schema.fields if field.name.lower() in columns]
+        stored_schema = spark.StructType(fields)
+        altered = self.altered(cursor, self._mirrored(table, stored_schema, stored_key))
+        if altered:
+            raise altered_columns_error(self._sink, table, altered, self.full_name(table))
+        reason = columns_changed(stored_schema, mirrored.schema)
+        return columns, reason or key_changed(stored_key, mirrored.rows.key)
+
+    def compare(self, cursor: Any, target: TableToCompare) -> ExistingTable:
+        """What there is of a table. Nothing is written.
+
+        Raises:
+            SinkError: as of `register`.
+        """
+        cursor.execute("SELECT @@lower_case_table_names")
+        self.folds_case = int(cursor.fetchone()[0]) != 0
+        mirrored = self.checked(target.table, target.schema, target.key)
+        plain_name = self._plain_name(target.table)
+        columns, reason = set[str](), None
+        if self._existing_columns(cursor, "taut_tables"):
+            columns, reason = self._existing(cursor, mirrored, self.swaps.rows_of(cursor, plain_name))
+        elif self._existing_columns(cursor, plain_name):
+            raise self._name_taken_error(target.table, plain_name)
+        return ExistingTable(
+            table=target.table,
+            name=self.full_name(target.table),
+            is_absent=not columns,
+            lacks=[name for name in target.schema.names if name.lower() not in columns],
+            rebuild=reason,
+        )
 
     def _write(self, cursor: Any, mirrored: MirroredTable) -> None:
         """Write what a table is into the registry."""
@@ -463,6 +493,27 @@ class MariaDBTables:
 
     def _name_taken_error(self, table: TableName, name: str) -> SinkError:
         return name_taken_error(self._sink, table, name, "database", self._options.database)
+
+
+def compare_tables(
+    name: str, options: Mapping[str, str], tables: Sequence[TableToCompare]
+) -> Iterator[ExistingTable | SinkError]:
+    """See `adapters.compare_mirrored_tables`.
+
+    Raises:
+        SinkError: as `open_mariadb_sink`.
+    """
+    parsed = mariadb_options(name, options)
+    mirrored, database = MariaDBTables(name, parsed), MariaDBDatabase(name, parsed)
+
+    def compare(target: TableToCompare) -> ExistingTable:
+        with database.autocommit() as cursor:
+            return mirrored.compare(cursor, target)
+
+    try:
+        yield from compared_tables(tables, compare)
+    finally:
+        database.close()
 
 
 def check_table(

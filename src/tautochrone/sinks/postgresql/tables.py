@@ -13,9 +13,11 @@ import psycopg
 from psycopg import sql
 from pyspark.sql import types as spark
 
+from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason
 from tautochrone.sinks.common.errors import name_taken_error, schema_unsupported_error
+from tautochrone.sinks.common.existing import ExistingTable, TableToCompare, compared_tables
 from tautochrone.sinks.common.mirrored import (
     COMPOSITES,
     HASH,
@@ -29,9 +31,10 @@ from tautochrone.sinks.common.mirrored import (
     sql_type,
 )
 from tautochrone.sinks.json_rows import JsonRows
+from tautochrone.sinks.postgresql.database import PostgreSQLDatabase
 from tautochrone.sinks.postgresql.options import PostgresqlOptions, postgresql_options
 
-__all__ = ["MirroredTable", "PostgreSQLTables", "check_table"]
+__all__ = ["MirroredTable", "PostgreSQLTables", "check_table", "compare_tables"]
 
 _MAX_NAME_BYTES = 63
 """PostgreSQL cuts longer names: two could become the same one."""
@@ -141,17 +144,12 @@ class PostgreSQLTables:
                 `SINK_TYPE_UNSUPPORTED`, `SINK_COLUMN_MISSING`, `SINK_NAME_TAKEN`, `SINK_SCHEMA_UNSUPPORTED`.
         """
         mirrored = self.checked(table, schema, key)
-        existing = self._stored_schema(cursor, table)
+        existing, reason = self._existing(cursor, table, mirrored)
+        if reason is not None:
+            return replace(mirrored, older_schema=existing, rebuild=reason)
         if existing is None:
             self._create(cursor, table, mirrored)
         else:
-            name = self.full_name(table)
-            altered = self.altered(cursor, mirrored, existing)
-            if altered:
-                raise altered_columns_error(self._sink, table, altered, name)
-            reason = columns_changed(existing, schema)
-            if reason is not None:
-                return replace(mirrored, older_schema=existing, rebuild=reason)
             self._renew_key_index(cursor, table, mirrored)
         stored = () if existing is None else existing.names
         for field in schema.fields:
@@ -161,6 +159,35 @@ class PostgreSQLTables:
             self._create_index(cursor, mirrored, None, [HASH])
             self._create_index(cursor, mirrored, self._key_index(table), mirrored.rows.key)
         return mirrored
+
+    def _existing(
+        self, cursor: Any, table: TableName, mirrored: MirroredTable
+    ) -> tuple[Any | None, Reason | None]:
+        """The columns that there are, None without a table; and why the table cannot go on with them."""
+        existing = self._stored_schema(cursor, table)
+        if existing is None:
+            return None, None
+        altered = self.altered(cursor, mirrored, existing)
+        if altered:
+            raise altered_columns_error(self._sink, table, altered, self.full_name(table))
+        return existing, columns_changed(existing, mirrored.schema)
+
+    def compare(self, cursor: Any, target: TableToCompare) -> ExistingTable:
+        """What there is of a table. Nothing is written.
+
+        Raises:
+            SinkError: as of `ensure`.
+        """
+        mirrored = self.checked(target.table, target.schema, target.key)
+        existing, reason = self._existing(cursor, target.table, mirrored)
+        present = () if existing is None else existing.names
+        return ExistingTable(
+            table=target.table,
+            name=self.full_name(target.table),
+            is_absent=existing is None,
+            lacks=[name for name in target.schema.names if name not in present],
+            rebuild=reason,
+        )
 
     def checked(self, table: TableName, schema: Any, key: Sequence[str]) -> MirroredTable:
         """What a table shall be, unless PostgreSQL cannot have it."""
@@ -374,6 +401,27 @@ class PostgreSQLTables:
             if name != HASH and text is not None
         ]
         return spark.StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def compare_tables(
+    name: str, options: Mapping[str, str], tables: Sequence[TableToCompare]
+) -> Iterator[ExistingTable | SinkError]:
+    """See `adapters.compare_mirrored_tables`.
+
+    Raises:
+        SinkError: as `open_postgresql_sink`.
+    """
+    parsed = postgresql_options(name, options)
+    mirrored, database = PostgreSQLTables(name, parsed), PostgreSQLDatabase(name, parsed)
+
+    def compare(target: TableToCompare) -> ExistingTable:
+        with database.transaction() as cursor:
+            return mirrored.compare(cursor, target)
+
+    try:
+        yield from compared_tables(tables, compare)
+    finally:
+        database.close()
 
 
 def check_table(
