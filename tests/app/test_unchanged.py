@@ -7,21 +7,35 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 from tests.support.harness import Pipeline
 
 from tautochrone.app import unchanged
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.plan import plan
-from tautochrone.app.unchanged import News, end_without_news, last_run, program_of, run_and_remember
+from tautochrone.app.stores import existing_store
+from tautochrone.app.unchanged import (
+    News,
+    end_without_news,
+    last_run,
+    program_of,
+    run_and_remember,
+    since_last_run,
+)
 from tautochrone.errors import MetaError
+from tautochrone.metaservice.app import create_app
+from tautochrone.metaservice.client import LocalService
+from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model import events
 from tautochrone.model.jobs import Claim
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.ownership import Ownership, process_of
 from tautochrone.runtime.loop.run import Run
+from tautochrone.runtime.maintenance.maintain import Maintenance
 
 pytestmark = pytest.mark.spark
 
@@ -213,6 +227,51 @@ def test_what_others_did_starts_spark(project: Project, change: Callable[[Projec
     change(project)
     assert project.begin() is News.UNKNOWN
     assert not project.emitted
+
+
+def test_maintenance_is_no_news(project: Project) -> None:
+    pipeline = project.pipeline
+    pipeline.write(
+        "tautochrone.toml", '[maintenance]\nkeep = "0s"\nkeep_last = 1\nhistory = "0s"\nenabled = false\n'
+    )
+    pipeline.reload()
+    for turn in range(2, 5):
+        (project.folder / f"{turn}.json").write_text(f'{{"id": {turn}}}\n')
+        project.run()
+    before = pipeline.pointers()
+    with pipeline.opened() as (job, _):
+        assert sum(expired.versions for expired in Maintenance(job).run())
+    assert pipeline.pointers() != before
+    assert since(project) is ReasonCode.NOTHING_SINCE_LAST_RUN
+    assert project.begin() is News.NONE
+    written_by_others(project)
+    assert since(project) is ReasonCode.FILES_SINCE_LAST_RUN
+
+
+def test_news_are_part_of_the_jobs(project: Project) -> None:
+    (project.folder / "2.json").write_text('{"id": 2}\n')
+    settings = project.pipeline.settings
+    with existing_store(settings) as store:
+        (job,) = LocalService(store, partial(since_last_run, settings)).jobs()
+        client = TestClient(
+            create_app(
+                access=Access(anonymous=Role.READ),
+                store=store,
+                since_last_run=partial(since_last_run, settings),
+            )
+        )
+        (answered,) = client.get("/api/v1/jobs").json()
+    assert job.since_last_run_code == answered["since_last_run_code"] == ReasonCode.FILES_SINCE_LAST_RUN
+    assert answered["since_last_run_params"] == {"folders": str(project.folder)}
+
+
+def since(project: Project) -> ReasonCode:
+    settings = project.pipeline.settings
+    with existing_store(settings) as store:
+        (job,) = store.jobs.states()
+        reason = since_last_run(settings, job)
+    assert reason is not None
+    return reason.code
 
 
 def test_the_environment_is_read_by_definitions(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

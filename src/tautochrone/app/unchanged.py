@@ -5,9 +5,9 @@ At its end a run that was complete writes down what it depended on:
     <storage>/last-run/<hash of the job>.json    {"program": …, "fence": 7, "checkpoint": 3, …}
 
 The next run compares: definitions, settings and environment; who owned the job last, and its newest
-checkpoint; the names, sizes and times of the files in the folders of sources; and where the metadata of each
-table is. When all of it is the same, this run is recorded in the store and over. Whatever is not known
-without Spark, such as how far a topic goes, is a reason to write nothing down.
+checkpoint; the names, sizes and times of the files in the folders of sources; and the state of each table,
+which maintenance leaves as it is. When all of it is the same, this run is recorded in the store and over.
+Whatever is not known without Spark, such as how far a topic goes, is a reason to write nothing down.
 
 What is compared is taken before a run reads its sources, so that what comes meanwhile is news for the next
 one. Only the job's own tables are taken at its end.
@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
@@ -70,6 +70,13 @@ _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID",
 """Environment variables that differ between two starts of the same command."""
 _OF_RESTARTS = "_TAUT_"
 _FILES_IN = "files in "
+_OF_MAINTENANCE = frozenset(
+    {
+        *("last-updated-ms", "metadata-log", "snapshots", "snapshot-log", "refs"),
+        *("statistics", "partition-statistics"),
+    }
+)
+"""Fields of a table's metadata that change without another state: the current snapshot is not one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,7 @@ class LastRun:
     Attributes:
         program: a hash of definitions, settings and environment.
         incarnation: of the store.
-        folders, tables: of each folder a hash of its files, of each table where its metadata is.
+        folders, tables: of each folder a hash of its files, of each table a hash of its state.
         observed: the tables of which the checkpoint showed all that their sources held.
         until_ms: when it is no longer valid, in epoch milliseconds.
         size: of the files in the folders, in bytes.
@@ -141,7 +148,7 @@ def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
         fence=int(job.journal.fence),
         checkpoint=int(newest.number),
         folders=watched.folders.hashes,
-        tables={**watched.tables, **_locations(job.settings, job.graph.order)},
+        tables={**watched.tables, **_states(job.settings, job.graph.order)},
         observed=tuple(str(table) for table in job.graph.order if job.topology.ingestion_flows(table)),
         until_ms=_now_ms() + _VALID_MS,
         size=watched.folders.size,
@@ -208,7 +215,7 @@ def _news(store: Store, settings: Settings, last: LastRun) -> News:
     if newest is None or newest.number != last.checkpoint:
         return News.UNKNOWN
     try:
-        if _locations(settings, map(TableName.parse, last.tables)) != last.tables:
+        if _states(settings, map(TableName.parse, last.tables)) != last.tables:
             return News.UNKNOWN
         folders = _folders_now(last.folders)
     except (OSError, TautochroneError):
@@ -234,7 +241,7 @@ def has_same_definitions(store: Store, settings: Settings, program: str) -> bool
     if newest is None or (fence, newest.number) != (last.fence, last.checkpoint):
         return False
     try:
-        return _locations(settings, map(TableName.parse, last.tables)) == last.tables
+        return _states(settings, map(TableName.parse, last.tables)) == last.tables
     except (OSError, TautochroneError):
         return False
 
@@ -277,11 +284,13 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     if job.name != settings.job or job.liveness is not Liveness.ENDED:
         return None
     last = _read(_file_of(settings))
-    if last is None or last.fence != job.fence:
+    if last is None:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it reads more than folders of files, or failed")
+    if last.fence != job.fence:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="another run or command had the job since")
     try:
         now = _folders_now(last.folders).hashes
-        tables = _locations(settings, map(TableName.parse, last.tables))
+        tables = _states(settings, map(TableName.parse, last.tables))
     except (OSError, TautochroneError) as error:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=f"{type(error).__name__}: {error}")
     changed = [folder for folder in last.folders if now.get(folder) != last.folders[folder]]
@@ -302,7 +311,7 @@ def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
     flows = [flow for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
     folders = {name.removeprefix(_FILES_IN) for flow in flows for name in flow.sources}
     try:
-        tables = _locations(job.settings, job.external_tables())
+        tables = _states(job.settings, job.external_tables())
         return _Watched(str(program), _folders_now(folders), tables)
     except (OSError, TautochroneError) as error:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"{type(error).__name__}: {error}")
@@ -489,12 +498,17 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _locations(settings: Settings, tables: Iterable[TableName]) -> dict[str, str]:
-    """Where the newest metadata of each table is, by its catalog."""
+def _states(settings: Settings, tables: Iterable[TableName]) -> dict[str, str]:
+    """A hash of the newest metadata of each table, without what maintenance changes."""
     from tautochrone.rest_catalog.metadata import metadata_source
 
     source = metadata_source(settings.catalog)
-    return {str(table): source.load(table)[0] for table in tables}
+    return {str(table): _state(source.load(table)[1]) for table in tables}
+
+
+def _state(metadata: Mapping[str, Any]) -> str:
+    state = {key: value for key, value in metadata.items() if key not in _OF_MAINTENANCE}
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 # -- the file ------------------------------------------------------------------------------------------------

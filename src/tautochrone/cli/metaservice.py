@@ -8,6 +8,7 @@ import getpass
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
@@ -29,6 +30,7 @@ __all__ = ["alarms", "jobs", "lineage", "pins", "token", "transactions"]
 def _service(arguments: argparse.Namespace) -> Iterator[Service]:
     from tautochrone.app.locate import locate
     from tautochrone.app.stores import existing_store
+    from tautochrone.app.unchanged import since_last_run
     from tautochrone.metaservice.client import LocalService, is_http, open_service
 
     if arguments.meta:
@@ -39,7 +41,7 @@ def _service(arguments: argparse.Namespace) -> Iterator[Service]:
         if is_http(url):
             service = open_service(url, settings.meta_token)
         else:
-            service = LocalService(existing_store(settings))
+            service = LocalService(existing_store(settings), partial(since_last_run, settings))
     try:
         yield service
     finally:
@@ -230,10 +232,12 @@ def transactions(arguments: argparse.Namespace) -> int:
 
 def _store(arguments: argparse.Namespace) -> Store:
     from tautochrone.app.locate import locate
-    from tautochrone.app.stores import existing_store, open_store
+    from tautochrone.app.stores import existing_store, is_service, open_store
+    from tautochrone.meta import MetaStore
 
     if arguments.meta:
-        return open_store(arguments.meta)
+        is_database = not is_service(arguments.meta)
+        return MetaStore.open(arguments.meta, migrate=False) if is_database else open_store(arguments.meta)
     return existing_store(locate(options_of(arguments))[1])
 
 

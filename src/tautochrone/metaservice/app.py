@@ -150,7 +150,7 @@ def _add_store(
     forms = Forms(unavailable_reason=forms) if isinstance(forms, str) else forms
     add_pages(app, store, forms, since_last_run, app.state.rows_between)
     runner, key = queries or (forms.runner, "")
-    add_api(app, store, runner, forms.unavailable_reason, key)
+    add_api(app, store, runner, forms.unavailable_reason, key, since_last_run=since_last_run)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))
     if app.state.access.hashes:
         add_login(app, app.state.access, app.state.sessions)

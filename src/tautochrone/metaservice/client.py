@@ -23,7 +23,7 @@ from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.api.alarms import AlarmEntry, alarms_of
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
-from tautochrone.metaservice.api.jobs import Job, StartedJob, jobs_of
+from tautochrone.metaservice.api.jobs import Job, SinceLastRun, StartedJob, jobs_of
 from tautochrone.metaservice.api.reads import CreatedPin, Pin, Versions, WriteToken, pins_of, write_token
 from tautochrone.metaservice.http.problems import Problem
 from tautochrone.metaservice.http.validation import parse_table_name
@@ -99,18 +99,18 @@ def open_service(url: str, token: str | None = None) -> Service:
         token: the bearer token for a service; None: the value of `TAUTOCHRONE_META_TOKEN`.
 
     Raises:
-        MetaError: the store cannot be opened.
+        MetaError: the store cannot be opened; `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
     """
     if is_http(url):
         return Client(url, token or os.environ.get(TOKEN_VARIABLE))
-    return LocalService(MetaStore.open(url))
+    return LocalService(MetaStore.open(url, migrate=False))
 
 
 class LocalService:
     """The calls on a store in this process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, since_last_run: SinceLastRun = lambda _job: None) -> None:
+        self._store, self._since_last_run = store, since_last_run
 
     def datasets(self) -> list[DatasetSummary]:
         return dataset_summaries(self._store)
@@ -119,7 +119,7 @@ class LocalService:
         return lineage_of(self._store, parse_table_name(table))
 
     def jobs(self) -> list[Job]:
-        return jobs_of(self._store)
+        return jobs_of(self._store, self._since_last_run)
 
     def pins(self) -> list[Pin]:
         return pins_of(self._store)

@@ -19,7 +19,13 @@ __all__ = ["add_api"]
 
 
 def add_api(
-    app: FastAPI, store: Store, runner: QueryRunner | None, unavailable_reason: str, key: str = ""
+    app: FastAPI,
+    store: Store,
+    runner: QueryRunner | None,
+    unavailable_reason: str,
+    key: str = "",
+    *,
+    since_last_run: jobs.SinceLastRun,
 ) -> None:
     """Put the routes on `app`: those of FLIP-276, and those of `/api/v1`.
 
@@ -27,14 +33,16 @@ def add_api(
         runner: answers queries, and verifies views if it is a `Verifier`; None: nobody does, for
             `unavailable_reason`.
         key: what queries must show; empty: nothing.
+        since_last_run: what came since the last run of a job that ended, as far as that is known.
     """
     flip = APIRouter(responses=PROBLEMS)
     jobs.add_registrations(flip, store)
     reads.add_versions(flip, store)
     app.include_router(flip)
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for module in (alarms, datasets, jobs, checkpoints, reads, events):
+    for module in (alarms, datasets, checkpoints, reads, events):
         module.add(router, store)
+    jobs.add(router, store, since_last_run)
     add_queries(router, runner, unavailable_reason, key)
     if isinstance(runner, Verifier):
         add_verifications(router, runner, key)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Query
@@ -16,17 +17,22 @@ from tautochrone.metaservice.http.validation import parse_job_name, table_of_pat
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.jobs import Claim, JobState, JobStatus, Liveness, RunProcess
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.reason import Reason, reason_fields
 
 __all__ = [
     "Job",
     "Pipeline",
     "Registration",
+    "SinceLastRun",
     "StartedJob",
     "UnregisteredJob",
     "add",
     "add_registrations",
     "jobs_of",
 ]
+
+
+SinceLastRun = Callable[[JobStatus], Reason | None]
 
 
 class JobLastWords(BaseModel):
@@ -44,7 +50,8 @@ class Job(BaseModel):
     """A job. `alive`: it runs, and its lease has not ended; `liveness` is `not running` when it ended without
     saying so, `failed` when an error ended its last run or kept it from beginning. `target` is the checkpoint
     that it works on, `newest_done` the newest that it completed; `announced` are tables that become visible
-    when it starts. Times are epoch milliseconds."""
+    when it starts. `since_last_run` is what came since the last run of a job that ended, null where it is not
+    looked for. Times are epoch milliseconds."""
 
     name: str
     pipeline: str
@@ -59,6 +66,9 @@ class Job(BaseModel):
     target: int | None
     newest_done: int | None
     last_words: JobLastWords | None
+    since_last_run: str | None = None
+    since_last_run_code: str | None = None
+    since_last_run_params: dict[str, Any] | None = None
     sources: list[str]
     sinks: list[str]
     announced: list[str]
@@ -95,11 +105,11 @@ class UnregisteredJob(BaseModel):
     job: str
 
 
-def add(router: APIRouter, store: Store) -> None:
+def add(router: APIRouter, store: Store, since_last_run: SinceLastRun) -> None:
     @router.get("/jobs", tags=["jobs"])
     def jobs() -> list[Job]:
         """All jobs, by name."""
-        return jobs_of(store)
+        return jobs_of(store, since_last_run)
 
     @router.get("/pipelines", tags=["jobs"])
     def pipelines() -> list[Pipeline]:
@@ -183,10 +193,15 @@ def _start(store: Store, job: str, claim: Claim) -> StartedJob:
     )
 
 
-def jobs_of(store: Store) -> list[Job]:
-    """All jobs as the API shows them, by name."""
+def jobs_of(store: Store, since_last_run: SinceLastRun = lambda _job: None) -> list[Job]:
+    """All jobs as the API shows them, by name.
+
+    Args:
+        store: of the jobs.
+        since_last_run: what came since the last run of a job that ended, as far as that is known.
+    """
     statuses = {status.name: status for status in store.jobs.states()}
-    return [_job(entry, statuses.get(entry.name)) for entry in store.jobs.registered()]
+    return [_job(entry, statuses.get(entry.name), since_last_run) for entry in store.jobs.registered()]
 
 
 def _last_words(status: JobStatus | None) -> JobLastWords | None:
@@ -194,7 +209,7 @@ def _last_words(status: JobStatus | None) -> JobLastWords | None:
     return None if words is None else JobLastWords.model_validate(asdict(words))
 
 
-def _job(entry: JobEntry, status: JobStatus | None) -> Job:
+def _job(entry: JobEntry, status: JobStatus | None, since_last_run: SinceLastRun) -> Job:
     return Job(
         name=entry.name,
         pipeline=entry.pipeline,
@@ -209,6 +224,7 @@ def _job(entry: JobEntry, status: JobStatus | None) -> Job:
         target=status.target if status else None,
         newest_done=status.newest_done if status else None,
         last_words=_last_words(status),
+        **reason_fields("since_last_run", None if status is None else since_last_run(status)),
         sources=sorted(map(str, entry.sources)),
         sinks=sorted(map(str, entry.sinks)),
         announced=sorted(map(str, entry.announced)),
