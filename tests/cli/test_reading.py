@@ -55,7 +55,8 @@ def project(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     declared = (SimpleNamespace(name="mirror"),)
     by_text = {"orders": ORDERS, "sales": SALES}
     monkeypatch.setattr(tautochrone.app.verifications, "verification_by_run", lambda *_: nullcontext())
-    monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda _: (None, OpenProject.settings))
+    located = (None, OpenProject.settings)
+    monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda *_, **__: located)
     monkeypatch.setattr(tautochrone.app.open, "Project", OpenProject)
     monkeypatch.setattr(tautochrone.project.sinks, "sink_declarations", lambda *_: declared)
     monkeypatch.setattr(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tautochrone.app.locate import Options, locate
+from tautochrone.app.stores import require_store
 
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
@@ -14,14 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["launch", "locate_and_launch"]
 
 
-def locate_and_launch(options: Options) -> tuple[PipelineSpec, Settings]:
+def locate_and_launch(options: Options, *, reads_store: bool = False) -> tuple[PipelineSpec, Settings]:
     """Locate a project and begin to start the JVM, for a short-lived `Project` with what is returned.
+
+    Args:
+        options: where the project is.
+        reads_store: nothing is started when its store cannot be read.
 
     Raises:
         SpecError, SettingsError: what is wrong with the project.
+        MetaError: `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
         EnvironmentProblemError: Java is missing.
     """
     located = locate(options)
+    if reads_store:
+        require_store(located[1])
     launch(located[1], short_lived=True)
     return located
 

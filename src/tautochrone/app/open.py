@@ -23,7 +23,7 @@ from tautochrone.app.publications import published_as
 from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
-from tautochrone.app.stores import project_store
+from tautochrone.app.stores import existing_store, project_store, require_release
 from tautochrone.errors import DefinitionError, ForeignTableError
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
@@ -275,11 +275,19 @@ class Project(Closeable):
         return opened
 
     def store(self) -> Store:
-        """The MetaService's store: of a service, or migrated in this process."""
+        """The store, for a command that reads it. It is closed with the project.
+
+        Raises:
+            MetaError: `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
+        """
+        return self._exit_stack.enter_context(existing_store(self.settings, self._emit))
+
+    def _store_of_job(self, *, migrate: bool) -> Store:
+        """The store, created as needed."""
+        if not migrate:
+            require_release(self.settings)
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
-        store = project_store(self.settings, self._emit)
-        self._exit_stack.callback(store.close)
-        return store
+        return self._exit_stack.enter_context(project_store(self.settings, self._emit))
 
     def open_read_point_server(self, store: Store) -> LocalReadPointServer:
         """Start a REST catalog of this process. It is closed with the project."""
@@ -324,11 +332,16 @@ class Project(Closeable):
         self._identity = identify(self.spec, self.settings, self._identity, self.effects)
         return self._identity
 
-    def job(self, full: Collection[str] | None = ()) -> Job:
+    def job(self, full: Collection[str] | None = (), *, migrate: bool = True) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written.
 
         Args:
             full: see `analysed`.
+            migrate: bring the store to this release; not for what leaves the job to the process that runs it.
+
+        Raises:
+            DefinitionError, SettingsError: as of `analysed`.
+            MetaError: the store cannot be opened; without `migrate` `META_STORE_OTHER_RELEASE`.
         """
         definitions, all_jobs = self.analysed(full)
         graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
@@ -342,7 +355,7 @@ class Project(Closeable):
         identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
-        store = self.store()
+        store = self._store_of_job(migrate=migrate)
         read_points = self.open_read_point_server(store)
         self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
         return Job(

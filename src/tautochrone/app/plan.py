@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.stores import existing_store, is_service, store_exists
+from tautochrone.app.stores import existing_store, is_service, require_release, store_exists
 from tautochrone.app.unchanged import has_same_definitions, program_of
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, ProjectPlan, Treatment
@@ -39,6 +39,7 @@ def plan(options: Options, full: Sequence[str] = (), *, everything: bool = False
         unchanged = _unchanged(settings, program_of(spec, settings))
         if unchanged is not None:
             return unchanged
+    require_release(settings)
     from tautochrone.app.launch import launch
 
     launch(settings, short_lived=True)
@@ -55,7 +56,7 @@ def _unchanged(settings: Settings, program: str | Reason) -> ProjectPlan | None:
     evaluating them."""
     if isinstance(program, Reason) or is_service(settings.meta_url) or not store_exists(settings.meta_url):
         return None
-    with existing_store(settings, migrate=False) as store:
+    with existing_store(settings) as store:
         if not has_same_definitions(store, settings, program):
             return None
         latest = store.checkpoints.latest_published(settings.job)

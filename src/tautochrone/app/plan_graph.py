@@ -71,7 +71,7 @@ def plans_of_jobs(project: Project, definitions: Definitions, graph: Graph) -> l
 def _store(settings: Settings) -> Iterator[Store]:
     """The project's store, or an empty one before the first run, which makes the project's own."""
     if is_service(settings.meta_url) or store_exists(settings.meta_url):
-        with existing_store(settings, migrate=False) as store:
+        with existing_store(settings) as store:
             yield store
         return
     with TemporaryDirectory() as folder, MetaStore.open(f"sqlite:///{folder}/meta.db") as store:

@@ -183,7 +183,7 @@ class Relocation:
         settings, known = self._settings, self._known
         if not self._keeps or known is None or dry_run:
             return False
-        with existing_store(settings) as store:
+        with existing_store(settings, migrate=True) as store:
             jobs = self._effects.perform(
                 Step.META_BELONG,
                 settings.job,
@@ -196,7 +196,7 @@ class Relocation:
         """Give the jobs of an embedded store to this copy. Those of a shared one are checked at each run."""
         settings = self._settings
         if embedded_store(settings) and store_exists(settings.meta_url):
-            with existing_store(settings) as store:
+            with existing_store(settings, migrate=True) as store:
                 renew = partial(store.jobs.become_copy, lake_id(settings, identity))
                 self._effects.perform(Step.META_BELONG, settings.job, renew)
 

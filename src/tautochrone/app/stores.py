@@ -2,6 +2,9 @@
 
 `http(s)://…` is a MetaService; anything else is a database that this process opens itself. Both are a
 `MetaStore`, and nothing behind this module knows which.
+
+A store that another release wrote is migrated only by what takes a job over and by `taut serve`. Everything
+else refuses it: the release that made it may still run the pipeline, and could not read it any more.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ from tautochrone.model.events import Emit
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
 
-__all__ = ["existing_store", "is_service", "open_store", "project_store", "store_exists"]
+__all__ = [
+    "existing_store",
+    "is_service",
+    "open_store",
+    "project_store",
+    "require_release",
+    "require_store",
+    "store_exists",
+]
 
 
 def is_service(url: str) -> bool:
@@ -56,13 +67,13 @@ def project_store(settings: Settings, emit: Emit | None = None) -> Store:
     )
 
 
-def existing_store(settings: Settings, emit: Emit | None = None, *, migrate: bool = True) -> Store:
-    """The store that a project's settings name, for reading: it is never created.
+def existing_store(settings: Settings, emit: Emit | None = None, *, migrate: bool = False) -> Store:
+    """The store that a project's settings name. It is never created.
 
     Args:
         settings: the project's.
         emit: gets an event when a service does not answer.
-        migrate: if not, the store of another release is refused, which that release can still open then.
+        migrate: only for what takes a job over: a store of an earlier release is migrated, not refused.
 
     Raises:
         MetaError: `META_STORE_MISSING`, nothing has run yet; `META_STORE_OTHER_RELEASE`.
@@ -73,6 +84,25 @@ def existing_store(settings: Settings, emit: Emit | None = None, *, migrate: boo
     if not migrate and not is_service(url):
         return MetaStore.open(url, migrate=False)
     return project_store(settings, emit)
+
+
+def require_store(settings: Settings) -> None:
+    """Check that a command which reads the store can do so, before Spark starts for it.
+
+    Raises:
+        MetaError: as of `existing_store`.
+    """
+    existing_store(settings).close()
+
+
+def require_release(settings: Settings) -> None:
+    """As `require_store`, but before the first run there is nothing to refuse.
+
+    Raises:
+        MetaError: `META_STORE_OTHER_RELEASE`.
+    """
+    if not is_service(settings.meta_url) and store_exists(settings.meta_url):
+        require_store(settings)
 
 
 def store_exists(url: str) -> bool:

@@ -108,7 +108,7 @@ def _traces(options: Options) -> Iterable[Line]:
 
 
 def _of_store(options: Options, part: Callable[[Store], Iterable[Line]]) -> list[Line]:
-    with existing_store(locate(options)[1], migrate=False) as store:
+    with existing_store(locate(options)[1]) as store:
         return list(part(store))
 
 

@@ -75,7 +75,7 @@ def verification_by_spark(
     """
     from tautochrone.app.launch import locate_and_launch
 
-    located = locate_and_launch(options)
+    located = locate_and_launch(options, reads_store=True)
     from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.job.topology import find_all
     from tautochrone.runtime.views.verify import verify

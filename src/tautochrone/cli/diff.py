@@ -28,7 +28,7 @@ def diff(arguments: argparse.Namespace) -> int:
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
-    located = locate_and_launch(options)
+    located = locate_and_launch(options, reads_store=True)
     from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.delivery.differences import differences
 

@@ -39,6 +39,7 @@ def adopt(arguments: argparse.Namespace) -> int:
         raise SettingsError("CONFLICTING_OPTIONS", "--from-pipeline takes no other options")
     from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
+    from tautochrone.app.stores import require_release
     from tautochrone.model.reason import Reason, ReasonCode
     from tautochrone.runtime.adoption.adopt import Adoption
     from tautochrone.runtime.adoption.renaming import hand_over
@@ -48,7 +49,9 @@ def adopt(arguments: argparse.Namespace) -> int:
     emit = plain_listener(arguments)
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
-    if not arguments.dry_run:
+    if arguments.dry_run:
+        require_release(located[1])
+    else:
         check_not_running(located[1], ownership, emit)
     with Project(options, emit, short_lived=True, located=located) as project:
         if arguments.from_warehouse is not None:
@@ -57,7 +60,7 @@ def adopt(arguments: argparse.Namespace) -> int:
             if arguments.dry_run and copied:
                 # What is not copied yet cannot be surveyed.
                 return 0
-        job = project.job()
+        job = project.job(migrate=not arguments.dry_run)
         job.ownership = ownership
         if arguments.from_pipeline is not None:
             hand_over(job, arguments.from_pipeline)
@@ -251,12 +254,17 @@ def revise(arguments: argparse.Namespace) -> int:
         SettingsError: `CONFLICTING_OPTIONS`, `REVISION_WITHOUT_CHECKPOINT`.
     """
     _check_revision_options(arguments)
+    from tautochrone.app.locate import locate
     from tautochrone.app.open import Project
+    from tautochrone.app.stores import require_release
     from tautochrone.runtime.revision.revise import complete_pending, confirm
 
-    emit = plain_listener(arguments)
-    with Project(options_of(arguments), emit, short_lived=True) as project:
-        job = project.job()
+    emit, options = plain_listener(arguments), options_of(arguments)
+    located = locate(options)
+    if arguments.dry_run:
+        require_release(located[1])
+    with Project(options, emit, short_lived=True, located=located) as project:
+        job = project.job(migrate=not arguments.dry_run)
         job.ownership = ownership_of(arguments)
         if arguments.names:
             return _revise(job, arguments)

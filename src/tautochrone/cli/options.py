@@ -116,7 +116,7 @@ def check_not_running(settings: Settings, ownership: Ownership, emit: Emit) -> N
     from tautochrone.app.stores import existing_store
 
     try:
-        store = existing_store(settings, emit)
+        store = existing_store(settings, emit, migrate=True)
     except MetaError as error:
         if error.error_class == "META_STORE_MISSING":
             # Nothing has run yet, so no process runs the job.
@@ -132,20 +132,23 @@ def opened_job(arguments: argparse.Namespace, emit: Emit, *, changes: bool) -> I
 
     Args:
         changes: the command takes the job over. Then no other process may run it, which is known before Spark
-            starts.
+            starts. Otherwise the store of another release is refused.
 
     Raises:
-        MetaError: `JOB_RUNNING`.
+        MetaError: `JOB_RUNNING`, `META_STORE_OTHER_RELEASE`.
     """
     from tautochrone.app.locate import locate
+    from tautochrone.app.stores import require_release
 
     options, ownership = options_of(arguments), ownership_of(arguments)
     located = locate(options)
     if changes:
         check_not_running(located[1], ownership, emit)
+    else:
+        require_release(located[1])
     from tautochrone.app.open import Project
 
     with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job()
+        job = project.job(migrate=changes)
         job.ownership = ownership
         yield project, job

@@ -125,7 +125,7 @@ def _verify_sink(arguments: argparse.Namespace) -> int:
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
-    located = locate_and_launch(options)
+    located = locate_and_launch(options, reads_store=True)
     from tautochrone.app.open import Project, log_event
     from tautochrone.project.sinks import sink_declarations
     from tautochrone.runtime.delivery.audit import verify_sink

@@ -142,7 +142,7 @@ def test_command(
 
     job = history.job
     opened = Opened(store=lambda: job.store, lake=job.lake, base=history.session)
-    monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda _: None)
+    monkeypatch.setattr(tautochrone.app.launch, "locate_and_launch", lambda *_, **__: None)
     monkeypatch.setattr(tautochrone.app.open, "Project", lambda *_, **__: opened)
 
     def taut(*arguments: str) -> tuple[int, str]:

@@ -40,22 +40,12 @@ class StoreDatabase:
     def __init__(self, url: str) -> None:
         parsed = parsed_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        if self.is_sqlite:
-            if not parsed.database or parsed.database == ":memory:":
-                raise MetaError(
-                    "META_STORE_NOT_DURABLE",
-                    f"The store {url} lives in memory and would forget every checkpoint",
-                    hint="Give a file: sqlite:////path/to/meta.db",
-                )
-            try:
-                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                # The text of the error would name the path, which settings may hold as a secret.
-                raise MetaError(
-                    "META_STORE_FAILED",
-                    f"The folder of the store {url} cannot be made: {error.strerror}",
-                    hint="give a place where this user may write",
-                ) from None
+        if self.is_sqlite and (not parsed.database or parsed.database == ":memory:"):
+            raise MetaError(
+                "META_STORE_NOT_DURABLE",
+                f"The store {url} lives in memory and would forget every checkpoint",
+                hint="Give a file: sqlite:////path/to/meta.db",
+            )
         try:
             # A connection that PostgreSQL closed meanwhile is replaced before it is used.
             self.engine: Engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite)
@@ -101,6 +91,8 @@ class StoreDatabase:
         Raises:
             MetaError: `META_STORE_UNRELEASED`; `META_STORE_TOO_NEW`; `META_STORE_FAILED`, `META_STORE_BUSY`.
         """
+        if self.is_sqlite:
+            self._make_folder()
         with self.read() as connection:
             revision = _revision(connection)
         if revision == HEAD:
@@ -119,7 +111,9 @@ class StoreDatabase:
             MetaError: `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`, `META_STORE_UNRELEASED`;
                 `META_STORE_FAILED`, `META_STORE_BUSY`.
         """
-        revision = self.revision()
+        # Connecting to SQLite would create the file.
+        is_absent = self.is_sqlite and not Path(str(self.engine.url.database)).exists()
+        revision = None if is_absent else self.revision()
         if revision is None:
             raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
         if revision in _UNRELEASED:
@@ -167,6 +161,18 @@ class StoreDatabase:
         """Whether PostgreSQL could not be reached: the error has no SQLSTATE."""
         silent = getattr(error.orig, "sqlstate", None) is None
         return not self.is_sqlite and isinstance(error, OperationalError) and silent
+
+    def _make_folder(self) -> None:
+        url = self.engine.url
+        try:
+            Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            # The text of the error would name the path, which settings may hold as a secret.
+            raise MetaError(
+                "META_STORE_FAILED",
+                f"The folder of the store {url} cannot be made: {error.strerror}",
+                hint="give a place where this user may write",
+            ) from None
 
 
 def parsed_url(url: str) -> URL:
