@@ -16,7 +16,9 @@ from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.metaservice.pages.graph import STATE_SHAPES
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.run_report import CaptureReport, RunReport
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
+from tautochrone.model.source import KeptLog
 
 from .conftest import Site
 from .html import Element, parse
@@ -405,3 +407,22 @@ def test_pages_ask_as_often_of_many_datasets(open_site: OpenSite) -> None:
     finally:
         event.remove(Engine, "before_cursor_execute", record)
     assert {path: few for path, (few, many) in counts.items() if few != many} == {}, counts
+def test_until_when_a_database_keeps_the_log_of_a_capture(open_site: OpenSite) -> None:
+    site = open_site("empty")
+    site.store.jobs.start_run("shop", "shop", [])
+    fence = site.store.jobs.take_over("shop")
+    at_ms = 4_000_000_000_000
+    kept = KeptLog(
+        name="bin.000007",
+        is_own=True,
+        distance_bytes=None,
+        kept_bytes=None,
+        is_lost=False,
+        last_read=None,
+        drop="",
+        expires_ms=at_ms,
+        expires_after_ms=60_000,
+    )
+    capture = CaptureReport(source="erp", dataset="log", kept=(kept,))
+    site.store.jobs.heartbeat("shop", fence, report=RunReport(captures={"log": capture}))
+    assert "bin.000007 kept until 2096-10-02 07:06:40 UTC at least" in get(site, "/sources").text
