@@ -407,6 +407,8 @@ def test_pages_ask_as_often_of_many_datasets(open_site: OpenSite) -> None:
     finally:
         event.remove(Engine, "before_cursor_execute", record)
     assert {path: few for path, (few, many) in counts.items() if few != many} == {}, counts
+
+
 def test_until_when_a_database_keeps_the_log_of_a_capture(open_site: OpenSite) -> None:
     site = open_site("empty")
     site.store.jobs.start_run("shop", "shop", [])
