@@ -149,6 +149,33 @@ def test_text_says_dangers_first(monkeypatch: pytest.MonkeyPatch, capsys: Any) -
     assert "goes to: mirror" in text
 
 
+def test_what_stays_and_what_was_renamed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    stays, renamed = (
+        DatasetPlan(
+            dataset=name,
+            kind=DatasetKind.MATERIALIZED_VIEW,
+            change=change,
+            treatment=treatment,
+            reason=Reason.of(reason),
+            renamed_from=former,
+        )
+        for name, change, treatment, reason, former in (
+            (
+                TOTALS,
+                DefinitionChange.UNCHANGED,
+                Treatment.LEAVE,
+                ReasonCode.DEFINITION_UNCHANGED,
+                None,
+            ),
+            (TOP, DefinitionChange.NEW, Treatment.BUILD, ReasonCode.FIRST_BUILD, OLD),
+        )
+    )
+    assert run(monkeypatch, ProjectPlan(job="shop", datasets=(stays, renamed))) == 0
+    text = capsys.readouterr().out
+    assert "  `taut rename old top` before the run keeps its rows\n" in text
+    assert text.endswith("\n1 more dataset stays as it is\n")
+
+
 def test_json_has_codes(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert run(monkeypatch, CHANGED, "--json") == 0
     value = json.loads(capsys.readouterr().out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,6 +90,15 @@ def test_views(
     verdicts = [view(name, equal) for name, equal in answers.items()]
     project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: verdicts)
     assert main(["verify", *names]) == status
+
+
+def test_a_view_without_a_checkpoint(
+    project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = replace(view(SALES, None), checkpoint=None, reason="it was never built")
+    project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: [verdict])
+    assert main(["verify"]) == 3
+    assert f"{SALES}  no checkpoint  not comparable  (it was never built)\n" in capsys.readouterr().out
 
 
 def in_sink(name: TableName, *, differs: bool = False, unknown: bool = False, checkpoint: int = 2) -> Any:

@@ -112,6 +112,10 @@ def test_messages_are_sparks(tmp_path: Path) -> None:
     assert refusal(tmp_path, MINIMAL + "x: 1\n").message == "Pipeline spec field `x` is unexpected."
 
 
+def test_the_nearest_field_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, MINIMAL + "librariez: []\n").hint == "did you mean libraries?"
+
+
 def test_finds_the_nearest_spec_upwards(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from tautochrone.cli.options import add_ownership, duration_ms
 from tautochrone.cli.output import report, stdout_reserved
-from tautochrone.errors import FencedError, SparkDiedError, TautochroneError
+from tautochrone.errors import EnvironmentProblemError, FencedError, SparkDiedError, TautochroneError
 from tautochrone.redaction import redacted
 from tautochrone.traces import defect_error, show_traces, trace_of
 
@@ -467,7 +467,8 @@ def _add_diff(commands: Any) -> None:
     diff.epilog = "Exit status: 0; with --exit-code 1 if a table differs. 3 if a table could not be compared."
     diff.add_argument("old", type=int, metavar="A", help="a checkpoint")
     diff.add_argument("new", type=int, metavar="B", help="another one: rows that only it has are added")
-    diff.add_argument("names", nargs="*", metavar="TABLE", help="tables (default: all)")
+    # Without a default argparse names it among the required ones when others are missing.
+    diff.add_argument("names", nargs="*", default=[], metavar="TABLE", help="tables (default: all)")
     diff.add_argument("--rows", type=_count, default=0, metavar="N", help="show so many rows of each sign")
     diff.add_argument(
         "--key",
@@ -676,6 +677,10 @@ def _run_command(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
+        missing = _package_missing_error(error)
+        if missing is not None and not options.debug:
+            report(missing)
+            return EXIT_FAILED
         died = _spark_died_error()
         if died is not None:
             report(died)
@@ -684,6 +689,18 @@ def _run_command(options: argparse.Namespace) -> int:
         if not options.debug:
             report(defect_error(error, trace))
         return EXIT_USAGE
+
+
+def _package_missing_error(error: Exception) -> EnvironmentProblemError | None:
+    """The error for a package that Tautochrone is installed without, such as beside the client alone."""
+    package = "" if not isinstance(error, ModuleNotFoundError) else (error.name or "").partition(".")[0]
+    if package in ("", "tautochrone"):
+        return None
+    return EnvironmentProblemError(
+        "PACKAGE_MISSING",
+        f"The Python package {package} is not installed in {sys.prefix}",
+        hint="install Tautochrone with its dependencies there: pip install without --no-deps",
+    )
 
 
 def _spark_died_error() -> SparkDiedError | None:

@@ -89,7 +89,8 @@ def _text(planned: ProjectPlan) -> None:
         answer().writelines(redacted(f"  {line}\n") for line in lines)
     left = sum(not part.is_changed for part in planned.datasets)
     if left:
-        answer().write(f"\n{left} more datasets stay as they are\n")
+        stay = "1 more dataset stays as it is" if left == 1 else f"{left} more datasets stay as they are"
+        answer().write(f"\n{stay}\n")
 
 
 def _dataset_rows(planned: ProjectPlan) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -141,6 +142,10 @@ def _details(part: DatasetPlan) -> list[str]:
         lines.append("  its text is the same: what it reads or calls gives another query")
     if part.states:
         lines.append(f"  states built anew: {', '.join(state.table for state in part.states)}")
+    if part.renamed_from is not None:
+        lines.append(
+            f"  `taut rename {part.renamed_from.table} {part.dataset.table}` before the run keeps its rows"
+        )
     if part.sinks:
         lines.append(f"  goes to: {', '.join(part.sinks)}")
     return ["", f"{part.dataset.without_catalog}  {part.location or ''}".rstrip(), *lines] if lines else []

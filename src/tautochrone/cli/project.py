@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -33,7 +34,7 @@ __all__ = ["config", "doctor", "dry_run", "init", "prepare", "support_bundle"]
 _NEXT_STEPS = """\
 Wrote {folder}: orders/ holds what arrives, transformations/ what is made of it.
 Next steps:
-  cd {folder}
+  cd {quoted}
   taut run
   taut query "SELECT * FROM sales"
   echo '{{"id": 4, "product": "tea", "price": 3.50}}' > orders/2.json
@@ -48,7 +49,7 @@ def init(arguments: argparse.Namespace) -> int:
     from tautochrone.project.spec import init_project
 
     folder = init_project(Path(arguments.name).parent, Path(arguments.name).name)
-    sys.stderr.write(_NEXT_STEPS.format(folder=folder))
+    sys.stderr.write(_NEXT_STEPS.format(folder=folder, quoted=shlex.quote(str(folder))))
     return 0
 
 

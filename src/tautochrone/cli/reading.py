@@ -117,7 +117,8 @@ def _show_verdict(verdict: Verdict, *, as_json: bool) -> None:
         return
     result = _RESULTS[verdict.equal]
     detail = verdict.reason or f"{verdict.missing} missing, {verdict.unexpected} unexpected"
-    answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({detail})\n")
+    at = "no checkpoint" if verdict.checkpoint is None else f"checkpoint {verdict.checkpoint}"
+    answer().write(f"{verdict.dataset}  {at}  {result}  ({detail})\n")
 
 
 def _verify_sink(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ second run could not show an incremental refresh.
 
 from __future__ import annotations
 
+import difflib
 import glob
 import json
 from collections.abc import Mapping
@@ -162,11 +163,14 @@ class _Reader:
             )
         for key in data:
             if key not in _FIELDS:
+                near = difflib.get_close_matches(str(key), sorted(_FIELDS), n=1)
                 _refuse(
                     "PIPELINE_SPEC_UNEXPECTED_FIELD",
                     self._location(str(key)),
                     field_name=str(key),
-                    hint="Settings of Tautochrone belong into tautochrone.toml beside the spec.",
+                    hint=f"did you mean {near[0]}?"
+                    if near
+                    else "Settings of Tautochrone belong into tautochrone.toml beside the spec.",
                 )
         for key in ("name", "storage"):
             if data.get(key) is None:
