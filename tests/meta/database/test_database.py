@@ -62,6 +62,19 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
             assert compare_metadata(context, metadata) == []
 
 
+def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(database: Backing) -> None:
+    """The last one fails, since its column exists; those before it are taken back too."""
+    database.open().close()
+    back = ("DROP TABLE alarms", "ALTER TABLE jobs DROP COLUMN report", "ALTER TABLE jobs DROP COLUMN ended")
+    for statement in (*back, "UPDATE alembic_version SET version_num = 'r0001'"):
+        database.execute(statement)
+    with pytest.raises(MetaError, match="META_STORE_FAILED"):
+        database.open()
+    database.execute("ALTER TABLE datasets DROP COLUMN pending_change")
+    with database.open() as store:
+        assert store.alarms.current() == ()
+
+
 def test_a_store_from_the_future_is_refused(database: Backing) -> None:
     database.open().close()
     database.execute("UPDATE alembic_version SET version_num = '9999'")
