@@ -16,7 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "DiffersError", "blocks", "clean_environment", "follow", "section"]
+__all__ = [
+    "ROOT",
+    "Block",
+    "DiffersError",
+    "blocks",
+    "clean_environment",
+    "follow",
+    "require_same",
+    "section",
+]
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -38,8 +47,9 @@ class DiffersError(AssertionError):
 
 
 def section(title: str, page: Path = README) -> str:
-    """The text between `## title` and the next heading of that level."""
-    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.M | re.S)
+    """The text between a heading and the next one."""
+    pattern = rf"^##+ {re.escape(title)}\n(.*?)(?=^##+ |\Z)"
+    match = re.search(pattern, page.read_text("utf-8"), re.M | re.S)
     if match is None:
         raise DiffersError(f"{page.name} has no section {title}")
     return match[1]
@@ -84,7 +94,9 @@ def follow(
     """
     # This line in stdout separates the output of two blocks.
     separator = "--- next block ---"
-    program = "".join(f"{_shell(step)}\necho '{separator}'\n" for step in steps)
+    # What a failed block leaves running would hold stdout open.
+    program = "trap 'kill -9 $(jobs -p) 2> /dev/null || true' EXIT\n"
+    program += "".join(f"{_shell(step)}\necho '{separator}'\n" for step in steps)
     with log.open("w") as stderr:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", program],
@@ -101,8 +113,17 @@ def follow(
         failed = steps[len(written) - 1]
         raise DiffersError(f"failed:\n{failed.text}\n{written[-1]}\n{log.read_text()[-4000:]}")
     for step, output in zip(steps, written, strict=False):
-        if step.expected is not None and _comparable(output) != _comparable(step.expected):
-            raise DiffersError(f"{step.text}\nis said to write\n{step.expected}\nand wrote\n{output}")
+        require_same(step, output)
+
+
+def require_same(step: Block, output: str) -> None:
+    """Check what a block wrote.
+
+    Raises:
+        DiffersError: with the block, its expected and its actual output.
+    """
+    if step.expected is not None and _comparable(output) != _comparable(step.expected):
+        raise DiffersError(f"{step.text}\nis said to write\n{step.expected}\nand wrote\n{output}")
 
 
 def _shell(step: Block) -> str:
