@@ -14,7 +14,12 @@ from .errors import KINDS, UnreadError, raised, read
 from .follow import ROOT
 from .reference import DOCS, PAGES, stale
 
-PAGES_OUTSIDE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("[!.]*/**/README.md")]
+PAGES_OUTSIDE = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *ROOT.glob("[!.]*/**/README.md"),
+]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
