@@ -92,9 +92,7 @@ def test_views(
     assert main(["verify", *names]) == status
 
 
-def test_a_view_without_a_checkpoint(
-    project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_view_without_a_checkpoint(project: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = replace(view(SALES, None), checkpoint=None, reason="it was never built")
     project.setattr(tautochrone.runtime.views.verify, "verify", lambda *_: [verdict])
     assert main(["verify"]) == 3
