@@ -141,7 +141,7 @@ def test_commands_of_the_compose_file_over_a_store_in_postgresql(tmp_path: Path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    variables = {"STORE_PASSWORD": "s", "SERVE_TOKEN": "secret", "STORE_URL": fresh_postgres()}
+    variables = {"STORE_PASSWORD": "s", "SERVE_TOKEN": "t" * 32, "STORE_URL": fresh_postgres()}
     _, _, *words = COMPOSE["services"]["serve"]["healthcheck"]["test"]
     check = [sys.executable, *(word.replace("7117", str(port)) for word in words)]
     ask = [sys.executable, "-m", "tautochrone.cli.main", "query", "SELECT sum(sold) AS sold FROM sales"]
@@ -152,7 +152,8 @@ def test_commands_of_the_compose_file_over_a_store_in_postgresql(tmp_path: Path)
     ):
         deadline = time.monotonic() + 300
         while subprocess.run(check, capture_output=True, check=False).returncode:
-            assert time.monotonic() < deadline, (project / "serve.log").read_text()
+            assert serve.poll() is None, (project / "serve.log").read_text()
+            assert time.monotonic() < deadline
             time.sleep(0.5)
         while "published" not in (project / "run.log").read_text():
             assert run.poll() is None, (project / "run.log").read_text()
