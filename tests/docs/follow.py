@@ -65,8 +65,11 @@ _RUN_OF_DASHES, _SPACES = re.compile(r"-{2,}"), re.compile(r" +")
 
 
 def _comparable(text: str) -> str:
-    """Output without what differs each time: durations, and the width of columns that depends on them."""
-    shown = _DURATION.sub("<duration>", text.strip())
+    """Output without what differs each time: durations, and the width of columns that depends on them.
+
+    Blanks at the end of a line, which `psql` writes and editors remove, do not count either.
+    """
+    shown = _DURATION.sub("<duration>", "\n".join(line.rstrip() for line in text.strip().splitlines()))
     return _SPACES.sub(" ", _RUN_OF_DASHES.sub("--", shown))
 
 
