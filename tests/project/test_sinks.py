@@ -131,7 +131,9 @@ DELTA, HUDI, PAIMON = PUBLICATIONS.values()
 def test_publications_take_tables_that_ask_or_all(
     formats: tuple[str, ...], other_formats: OtherFormats, published: dict[str, set[str]]
 ) -> None:
-    settings = with_publications({DELTA: SinkSettings(attempts=7)}, formats, other_formats, "/storage")
+    settings = with_publications(
+        {DELTA: SinkSettings(attempts=7)}, formats, other_formats, "/storage", {"s3.region": "r"}
+    )
     datasets = [
         dataset("orders", **{PUBLISH_PROPERTY: "hudi, delta"}),
         replace(dataset("lines"), format="delta"),
@@ -146,7 +148,26 @@ def test_publications_take_tables_that_ask_or_all(
 
 def test_tables_are_published_in_formats_that_exist() -> None:
     with pytest.raises(SettingsError, match="lance"):
-        with_publications({}, ["delta", "lance"], OtherFormats.MAP, "/storage")
+        with_publications({}, ["delta", "lance"], OtherFormats.MAP, "/storage", {})
+
+
+def test_a_publication_on_s3_has_the_options_of_the_lake(tmp_path: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text("name: shop\nstorage: storage\nlibraries: []\n")
+    (tmp_path / "tautochrone.toml").write_text(
+        '[lake.options]\ntype = "rest"\nuri = "http://x"\n"client.region" = "r"\n"s3.endpoint" = "e"\n'
+        '[spark.conf]\n"spark.hadoop.fs.s3a.access.key" = "k"\n'
+        '"spark.hadoop.fs.s3a.path.style.access" = "true"\n'
+        '[sinks.delta-publication.options]\nfolder = "s3a://b/c"\n"s3.endpoint" = "other"\n'
+    )
+    sinks = load_settings(load_spec(tmp_path / "spark-pipeline.yml"), environment={}).sinks
+    assert sinks[DELTA].options == {
+        "folder": "s3a://b/c",
+        "s3.endpoint": "other",
+        "s3.access-key-id": "k",
+        "s3.region": "r",
+        "s3.path-style-access": "true",
+    }
+    assert sinks[HUDI].options == {"folder": f"{tmp_path}/storage/publications/hudi"}
 
 
 def test_sections_of_the_settings_file(tmp_path: Path) -> None:

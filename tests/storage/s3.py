@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 from moto.server import ThreadedMotoServer
 
-__all__ = ["KEY", "REGION", "SECRET", "LosingProxy", "bucket", "s3_server"]
+__all__ = ["KEY", "REGION", "SECRET", "LosingProxy", "bucket", "s3_process", "s3_server"]
 
 KEY, SECRET, REGION = "key", "secret", "us-east-1"
 
@@ -28,6 +32,25 @@ def s3_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+@contextmanager
+def s3_process() -> Iterator[str]:
+    """The URL of a server in a process of its own: programs in Rust that keep Python from running ask it."""
+    program = "from tests.storage.s3 import s3_server as s\nwith s() as url: print(url, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 def bucket(url: str, name: str) -> None:

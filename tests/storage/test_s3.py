@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
+from tests.sinks.publications.toy_lake import ORDERS, READERS, ToyLake, delta_rows, listed_versions
 from tests.support.crash import Ended, Running, Taut, fault
 
 from tautochrone.model.effects import Step
+from tautochrone.model.names import TableName
+from tautochrone.sinks.common.object_paths import S3Path, s3_folder
 from tautochrone.spark.session.jars import Artifact, resolve
 
-from .s3 import KEY, REGION, SECRET, LosingProxy, bucket, s3_server
+from .s3 import KEY, REGION, SECRET, LosingProxy, bucket, s3_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -38,6 +43,7 @@ STEPS = (
     Step.META_REPORT,
     Step.META_PUBLISH,
 )
+SINK_STEPS = (Step.SINK_FENCE, Step.SINK_WRITE, Step.SINK_COMMIT)
 
 _DEFINITIONS = """
 from pathlib import Path
@@ -71,7 +77,7 @@ class Project:
     ids: int = 0
 
     @classmethod
-    def make(cls, folder: Path, storage: str, settings: dict[str, dict[str, str]]) -> Project:
+    def make(cls, folder: Path, storage: str, settings: dict[str, dict[str, Any]]) -> Project:
         (folder / "definitions").mkdir(parents=True)
         (folder / "input").mkdir()
         (folder / "definitions" / "p.py").write_text(_DEFINITIONS)
@@ -125,7 +131,7 @@ def jars(artifacts: tuple[Artifact, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with s3_server() as url:
+    with s3_process() as url:
         yield url
 
 
@@ -152,7 +158,9 @@ def test_warehouse_by_the_s3_client_of_iceberg(tmp_path: Path, server: str) -> N
     (tmp_path / "databases").mkdir()
     options = jdbc(tmp_path / "databases", "s3://warehouse/lake") | client
     settings = {
+        "lake": {"publish": ["delta"]},
         "lake.options": options,
+        "sinks.delta-publication.options": {"folder": "s3://warehouse/published"},
         "spark": {"master": "local[2]"},
         "spark.conf": {"spark.jars": jars(ICEBERG_CLIENT)},
     }
@@ -191,6 +199,10 @@ def test_warehouse_by_the_s3_client_of_iceberg(tmp_path: Path, server: str) -> N
         ended = running.wait()
     ended.require_ok()
     assert has_all()
+    # The publication has the options of the lake.
+    published = s3_folder("published", "s3://warehouse/published/default/totals", client)
+    shown = delta_rows(published, None).to_pylist()
+    assert sorted(tuple(row.values()) for row in shown) == rows("totals")
     assert SECRET not in (project.folder / "storage").joinpath("storage.json").read_text()
 
 
@@ -268,3 +280,91 @@ def test_takeover_with_everything_on_s3(on_s3: Project, tmp_path: Path) -> None:
     on_s3.add()
     on_s3.run(tmp_path)
     on_s3.check()
+
+
+FORMATS = ("delta", "hudi", "paimon")
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_publications_with_everything_on_s3(on_s3: Project, tmp_path: Path, server: str, when: str) -> None:
+    """In each format, killed at the steps of a delivery: the newest checkpoint equals the lake; a table that
+    somebody else wrote to is published anew."""
+    on_s3.set("[lake.options]", f"[lake]\npublish = {json.dumps(FORMATS)}\n[lake.options]")
+    taut = Taut(on_s3.folder, tmp_path)
+    for step in SINK_STEPS:
+        on_s3.add()
+        taut.killed(fault(step, when, "kill"))
+    on_s3.add()
+    on_s3.run(tmp_path)
+    on_s3.check()
+    (storage,) = re.findall("s3a:.*", (on_s3.folder / "spark-pipeline.yml").read_text())
+    publications = s3_folder("published", f"{storage}/publications", options(server))
+    events = TableName("lake", ("default",), "events")
+
+    def check() -> None:
+        for name in FORMATS:
+            on_s3.command("verify", "--sink", f"{name}-publication")
+            newest = max(listed_versions(publications / name).items())[1][events]
+            ids = READERS[name](folder(publications, name), newest)["id"].to_pylist()
+            assert sorted(ids) == list(range(on_s3.ids)), name
+
+    check()
+    (folder(publications, "delta") / "_delta_log" / f"{99:020d}.json").put(b'{"commitInfo": {}}\n')
+    on_s3.command("publish", "--repair")
+    on_s3.command("publish")
+    check()
+
+
+def folder(publications: S3Path, name: str) -> S3Path:
+    database = "default.db" if name == "paimon" else "default"
+    return publications / name / database / "events"
+
+
+def options(url: str) -> dict[str, str]:
+    return {
+        "s3.endpoint": url,
+        "s3.region": REGION,
+        "s3.access-key-id": KEY,
+        "s3.secret-access-key": SECRET,
+        "s3.path-style-access": "true",
+    }
+
+
+_VIEWS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+"""
+_VIEW = """
+@dp.materialized_view(table_properties={{"tautochrone.refresh-policy": "incremental_strict"}})
+def of_{name}():
+    return spark.sql("SELECT id, word FROM {name}.`{path}`")
+"""
+
+
+@pytest.mark.slow
+def test_tables_of_others_on_s3(on_s3: Project, tmp_path: Path, server: str) -> None:
+    """Views over the tables of a Delta, a Hudi and a Paimon publication: each change is followed."""
+    name = f"b{uuid4().hex}"
+    bucket(server, name)
+    lakes = {
+        each: ToyLake(tmp_path / each, each, bucket=s3_folder("toy", f"s3a://{name}/{each}", options(server)))
+        for each in FORMATS
+    }
+    definitions = _VIEWS
+    for each, lake in lakes.items():
+        definitions += _VIEW.format(name=each, path=lake.table_folder(ORDERS))
+    (on_s3.folder / "definitions/p.py").write_text(definitions)
+    for _ in range(3):
+        for lake in lakes.values():
+            lake.add()
+            lake.deliver()
+        on_s3.run(tmp_path)
+        for each, lake in lakes.items():
+            shown = on_s3.command("query", f"SELECT id, word FROM of_{each} ORDER BY id", "--format", "csv")
+            rows = sorted((row["id"], row["word"]) for row in lake.rows(ORDERS, len(lake.checkpoints)))
+            assert shown.splitlines() == ["id,word", *(f"{n},{word}" for n, word in rows)], each
+    on_s3.command("verify")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.storage.s3 import KEY, REGION, SECRET
 
 __all__ = [
     "alter_table",
@@ -68,13 +69,14 @@ class Reader:
         )
         atexit.register(self._end)
 
-    def ask(self, what: str, folder: Path, **request: Any) -> dict[str, Any]:
+    def ask(self, what: str, folder: Any, **request: Any) -> dict[str, Any]:
         """
         Args:
-            folder: of the table, in a warehouse.
+            folder: of the table, in a warehouse; a path, or an `S3Path`.
         """
         table = f"{folder.parent.name.removesuffix('.db')}.{folder.name}"
-        request |= {"what": what, "warehouse": str(folder.parent.parent), "table": table}
+        warehouse = str(folder.parent.parent).replace("s3a://", "s3://")
+        request |= {"what": what, "catalog": {"warehouse": warehouse, **_options(folder)}, "table": table}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps(request)}\n")
@@ -94,7 +96,20 @@ def reader() -> Reader:
     return Reader()
 
 
-def paimon_rows(folder: Path, version: str | None = None, *, tag: str | None = None) -> pa.Table:
+def _options(folder: Any) -> dict[str, str]:
+    """The options by which PyPaimon opens a folder on the server of the tests."""
+    if isinstance(folder, Path):
+        return {}
+    return {
+        "s3.endpoint": folder.client.meta.endpoint_url,
+        "s3.access-key": KEY,
+        "s3.secret-key": SECRET,
+        "s3.region": REGION,
+        "s3.path.style.access": "true",
+    }
+
+
+def paimon_rows(folder: Any, version: str | None = None, *, tag: str | None = None) -> pa.Table:
     """The rows of a Paimon table."""
     scan = {"scan.snapshot-id": version, "scan.tag-name": tag}
     options = {option: value for option, value in scan.items() if value is not None}
@@ -104,7 +119,7 @@ def paimon_rows(folder: Path, version: str | None = None, *, tag: str | None = N
             return pa.ipc.open_file(source).read_all()
 
 
-def paimon_snapshots(folder: Path) -> list[str]:
+def paimon_snapshots(folder: Any) -> list[str]:
     """The snapshots that are there."""
     return [str(number) for number in reader().ask("snapshots", folder)["snapshots"]]
 

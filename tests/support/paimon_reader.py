@@ -24,7 +24,7 @@ TYPES = {
 
 
 def created(request: dict[str, Any]) -> None:
-    catalog = CatalogFactory.create({"warehouse": request["warehouse"]})
+    catalog = CatalogFactory.create(request["catalog"])
     catalog.create_database(request["table"].partition(".")[0], True)
     schema = pa.schema([pa.field(name, TYPES.get(kind, kind)) for name, kind in request["types"].items()])
     described = Schema.from_pyarrow_schema(
@@ -42,7 +42,7 @@ def altered(request: dict[str, Any]) -> None:
         "option": lambda key, value: SchemaChange.set_option(key, value),
     }
     done = [changes[what](*arguments) for what, *arguments in request["changes"]]
-    CatalogFactory.create({"warehouse": request["warehouse"]}).alter_table(request["table"], done, False)
+    CatalogFactory.create(request["catalog"]).alter_table(request["table"], done, False)
 
 
 def deleted(table: Any, request: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if request["what"] == "alter":
         altered(request)
         return {}
-    table = CatalogFactory.create({"warehouse": request["warehouse"]}).get_table(request["table"])
+    table = CatalogFactory.create(request["catalog"]).get_table(request["table"])
     if request["what"] == "snapshots":
         snapshots = table.snapshot_manager()
         newest = snapshots.get_latest_snapshot().id

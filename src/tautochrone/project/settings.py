@@ -19,6 +19,7 @@ from tautochrone.model.alarms import AlarmLimits, NotificationForm
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
+from tautochrone.model.lake import is_on_s3
 from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
@@ -217,13 +218,18 @@ def sink_settings(values: Mapping[tuple[str, ...], Any]) -> dict[str, SinkSettin
 
 
 def with_publications(
-    sinks: Mapping[str, SinkSettings], formats: Collection[str], other_formats: OtherFormats, storage: str
+    sinks: Mapping[str, SinkSettings],
+    formats: Collection[str],
+    other_formats: OtherFormats,
+    storage: str,
+    s3_options: Mapping[str, str],
 ) -> dict[str, SinkSettings]:
     """The sections, with those of publications, which need not be written.
 
     Args:
         formats: in which all tables are published.
         storage: the default of their folder is in it.
+        s3_options: of the lake. A folder on S3 has them too, where its section says nothing else.
 
     Raises:
         SettingsError: `INVALID_SETTING`, there is no such format.
@@ -241,11 +247,18 @@ def with_publications(
         publications[sink] = replace(
             section,
             format=section.format or sink,
-            options={"folder": f"{storage}/publications/{name}", **section.options},
+            options=_publication_options(f"{storage}/publications/{name}", section.options, s3_options),
             publishes_all=name in formats,
             publishes_format=name if other_formats is OtherFormats.PUBLISH else None,
         )
     return {**sinks, **publications}
+
+
+def _publication_options(
+    folder: str, options: Mapping[str, str], s3_options: Mapping[str, str]
+) -> dict[str, str]:
+    chosen = {"folder": folder, **options}
+    return {**s3_options, **chosen} if is_on_s3(chosen["folder"]) else chosen
 
 
 def _revealed(options: Mapping[str, Any]) -> dict[str, str]:
@@ -409,6 +422,7 @@ def load_settings(
             optional_setting("lake", "publish") or (),
             setting("lake", "other_formats"),
             spec.storage_path,
+            catalog.s3_options,
         ),
         participants=participant_settings(values),
     )

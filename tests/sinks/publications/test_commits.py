@@ -675,7 +675,10 @@ def test_names_that_paimon_keeps_for_itself_are_refused(paimon_lake: ToyLake, na
     ("options", "error_class"),
     [
         ({}, "SINK_OPTION_MISSING"),
-        ({"folder": "s3://bucket/delta"}, "SINK_OPTION_INVALID"),
+        ({"folder": "gs://bucket/delta"}, "SINK_OPTION_INVALID"),
+        ({"folder": "s3://bucket"}, "SINK_OPTION_INVALID"),
+        ({"folder": "s3://bucket/delta", "files": "links"}, "SINK_OPTION_INVALID"),
+        ({"folder": "delta", "files": "copies"}, "SINK_OPTION_INVALID"),
         ({"folder": "delta", "columns": "both"}, "SINK_OPTION_INVALID"),
         ({"folder": "delta", "colums": "ids"}, "SINK_OPTION_INVALID"),
     ],

@@ -79,7 +79,9 @@ def test_a_damaged_table_is_begun_anew(lake: ToyLake, what: str) -> None:
 
 def listed(lake: ToyLake) -> list[set[str]]:
     folder = lake.published_folder
-    return [{*listed_versions(str(folder), number, "store")} for number in lake.checkpoints]
+    return [
+        {*listed_versions("mirror", {"folder": str(folder)}, number, "store")} for number in lake.checkpoints
+    ]
 
 
 def test_a_decided_checkpoint_is_no_damage_and_survives_it(lake: ToyLake) -> None:

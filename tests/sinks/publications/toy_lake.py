@@ -17,11 +17,13 @@ import hudi
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
+from tests.storage.s3 import KEY, REGION, SECRET
 from tests.support.paimon import paimon_rows, paimon_snapshots
 
 from tautochrone.model.lake import ColumnStatistics, DataFile, DeletionVector
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.sink import Intent, TransactionId
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.publication import PublicationSink
 from tautochrone.sinks.delta.sink import DeltaPublication
 from tautochrone.sinks.hudi.sink import HudiPublication
@@ -67,13 +69,18 @@ class ToyVersion:
     version: Version
     columns: Columns
     deleted: dict[Path, frozenset[int]]
+    bucket: S3Path | None = None
+    """Where the files are; None: on this machine."""
+
+    def _location(self, path: Path) -> str:
+        return path.as_uri() if self.bucket is None else str(self.bucket / path.name)
 
     @cached_property
     def files(self) -> Mapping[str, DataFile]:
         return {
-            path.as_uri(): DataFile(
-                location=path.as_uri(),
-                path=path,
+            self._location(path): DataFile(
+                location=self._location(path),
+                path=path if self.bucket is None else None,
                 format="PARQUET",
                 bytes=path.stat().st_size,
                 rows=pq.read_metadata(path).num_rows,
@@ -87,7 +94,7 @@ class ToyVersion:
         return [{} for _ in locations]
 
     def deletion_vectors(self, locations: Sequence[str]) -> Sequence[DeletionVector]:
-        by_location = {path.as_uri(): positions for path, positions in self.deleted.items()}
+        by_location = {self._location(path): positions for path, positions in self.deleted.items()}
         return [vector(by_location[location]) for location in locations]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -99,32 +106,59 @@ class ToyVersion:
         ]
 
 
-def delta_rows(folder: Path, version: str | None) -> pa.Table:
+def options_of_rust(folder: StoredPath) -> dict[str, str]:
+    """The options by which deltalake and hudi-rs open a folder."""
+    if isinstance(folder, Path):
+        return {}
+    return {
+        "aws_endpoint": folder.client.meta.endpoint_url,
+        "aws_allow_http": "true",
+        "aws_access_key_id": KEY,
+        "aws_secret_access_key": SECRET,
+        "aws_region": REGION,
+    }
+
+
+def delta_table(folder: StoredPath, version: str | None = None) -> deltalake.DeltaTable:
+    number = None if version is None else int(version)
+    return deltalake.DeltaTable(str(folder), version=number, storage_options=options_of_rust(folder))
+
+
+def readable(folder: StoredPath) -> str:
+    """As programs name it that know no `s3a`."""
+    return str(folder).replace("s3a://", "s3://")
+
+
+def delta_rows(folder: StoredPath, version: str | None) -> pa.Table:
     """The rows of a Delta table as deltalake reads them."""
-    table = deltalake.DeltaTable(folder, version=None if version is None else int(version))
+    table = delta_table(folder, version)
     return pa.table(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
 
 
-def hudi_rows(folder: Path, version: str | None) -> pa.Table:
+def hudi_table(folder: StoredPath) -> Any:
+    builder = hudi.HudiTableBuilder.from_base_uri(readable(folder))
+    return builder.with_storage_options(options_of_rust(folder)).build()
+
+
+def hudi_rows(folder: StoredPath, version: str | None) -> pa.Table:
     """The rows of a Hudi table as hudi-rs reads them."""
     options = hudi.HudiReadOptions()
     if version is not None:
         options = options.with_as_of_timestamp(version)
-    table = hudi.HudiTableBuilder.from_base_uri(str(folder)).build()
-    batches = [pa.table(batch) for batch in table.read(options)]
+    batches = [pa.table(batch) for batch in hudi_table(folder).read(options)]
     return pa.concat_tables(batches, promote_options="permissive") if batches else pa.table({})
 
 
 READERS = {"delta": delta_rows, "hudi": hudi_rows, "paimon": paimon_rows}
 
 
-def delta_versions(folder: Path) -> list[str]:
-    newest = deltalake.DeltaTable(folder).version()
+def delta_versions(folder: StoredPath) -> list[str]:
+    newest = delta_table(folder).version()
     return [str(version) for version in range(newest + 1)]
 
 
-def hudi_versions(folder: Path) -> list[str]:
-    timeline = hudi.HudiTableBuilder.from_base_uri(str(folder)).build().get_timeline()
+def hudi_versions(folder: StoredPath) -> list[str]:
+    timeline = hudi_table(folder).get_timeline()
     completed = timeline.get_completed_commits(False) + timeline.get_completed_replacecommits(False)
     return sorted(instant.timestamp for instant in completed)
 
@@ -138,7 +172,7 @@ PUBLICATIONS: Mapping[str, Callable[..., PublicationSink]] = {
 }
 
 
-def listed_versions(folder: Path) -> dict[int, dict[TableName, str]]:
+def listed_versions(folder: StoredPath) -> dict[int, dict[TableName, str]]:
     """What a publication lists: by checkpoint the version of each table."""
     listed = [json.loads(path.read_text()) for path in sorted((folder / "checkpoints").iterdir())]
     return {
@@ -163,21 +197,30 @@ class ToyLake:
     links: bool = True
     checkpoints: dict[int, dict[TableName, ToyVersion]] = field(default_factory=dict)
     fence: int = 0
+    bucket: S3Path | None = None
+    """On S3: the publication, and the lake's files if `files_in_bucket`."""
+    files_in_bucket: bool = True
 
     @property
-    def published_folder(self) -> Path:
-        return self.folder / "published"
+    def published_folder(self) -> StoredPath:
+        return (self.folder if self.bucket is None else self.bucket) / "published"
 
-    def table_folder(self, table: TableName) -> Path:
+    def table_folder(self, table: TableName) -> Any:
         return self.publication()._table_folder(table)
 
     def publish(self, **files: dict[Path, frozenset[int]]) -> int:
         """The next checkpoint: the files of each table, with their deleted positions."""
         number = len(self.checkpoints) + 1
+        bucket = self.bucket / "data" if self.bucket is not None and self.files_in_bucket else None
         self.checkpoints[number] = {
-            table: ToyVersion(table, Version(f"{table.table}-{number}"), COLUMNS, dict(files[table.table]))
+            table: ToyVersion(
+                table, Version(f"{table.table}-{number}"), COLUMNS, dict(files[table.table]), bucket
+            )
             for table in (ORDERS, LINES)
         }
+        if bucket is not None:
+            for path in {path for of_table in files.values() for path in of_table}:
+                (bucket / path.name).copy_from(path)
         return number
 
     def add(self) -> int:

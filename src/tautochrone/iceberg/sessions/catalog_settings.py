@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from tautochrone.errors import SettingsError
+from tautochrone.model.lake import S3_OPTIONS
 
 __all__ = ["SPARK_CATALOG_CLASSES", "CatalogSettings", "check_supported"]
 
@@ -66,6 +67,18 @@ class CatalogSettings:
             # Without a type Iceberg takes Hive's.
             return self.options.get("type", "hive").lower()
         return _KINDS.get(implementation.rpartition(".")[2], implementation)
+
+    @property
+    def s3_options(self) -> dict[str, str]:
+        """How the catalog's files on S3 are opened: some of `model.lake.S3_OPTIONS`."""
+        options = {**self.file_options, **self.options}
+        named = {option: options[option] for option in S3_OPTIONS if option in options}
+        if "client.region" in options:
+            named.setdefault("s3.region", options["client.region"])
+        virtual = options.get("s3.force-virtual-addressing")
+        if virtual is not None:
+            named.setdefault("s3.path-style-access", str(virtual.lower() != "true").lower())
+        return named
 
     @property
     def sqlite_file(self) -> str | None:

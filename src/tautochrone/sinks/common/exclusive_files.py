@@ -1,4 +1,8 @@
-"""Files that appear whole or not at all, and those that only the first writer may create."""
+"""Files that appear whole or not at all, and those that only the first writer may create.
+
+On this machine and in buckets: where a file system has links and renames, a bucket has copies and PUT with a
+condition.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,30 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 
 __all__ = [
+    "copy_objects",
+    "file_names",
     "has_folder",
     "link_file",
     "move_folder",
+    "opened_parquet",
     "put_if_absent",
+    "read_range",
     "remove_folder",
     "replace_file",
+    "size_of",
     "sync_folder",
     "write_synced",
 ]
 
 
-def put_if_absent(path: Path, content: bytes) -> bool:
+def put_if_absent(path: StoredPath, content: bytes) -> bool:
     """Create a file with its content in one step; whether it was not there.
 
     A link to a complete file is the only step that POSIX makes atomic and exclusive at once: an exclusive
@@ -32,6 +43,8 @@ def put_if_absent(path: Path, content: bytes) -> bool:
     Raises:
         OSError: the file system has no links, or did not take the file.
     """
+    if isinstance(path, S3Path):
+        return path.create(content)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     write_synced(draft, content)
@@ -49,13 +62,17 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 """What no further try changes: another file system, or one without links."""
 
 
-def link_file(sink: str, table: TableName, source: Path, path: Path) -> None:
-    """Give a file of a table a second name. Repeatable: the status of the file changes each time, so a
-    cleaning that is under way takes it for a new one.
+def link_file(sink: str, table: TableName, source: StoredPath, path: StoredPath) -> None:
+    """Give a file of a table a second name; in a bucket it is copied. Repeatable: the status of the file
+    changes each time, so a cleaning that is under way takes it for a new one.
 
     Raises:
         SinkError: `PUBLICATION_FILE_NOT_LINKED`.
     """
+    if isinstance(path, S3Path):
+        path.copy_from(source)
+        return
+    assert isinstance(source, Path), "`stored_file` refuses it"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, path)
@@ -74,23 +91,47 @@ def link_file(sink: str, table: TableName, source: Path, path: Path) -> None:
         ) from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: StoredPath, content: bytes) -> None:
     """Give a file another content in one step."""
+    if isinstance(path, S3Path):
+        path.put(content)
+        return
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     write_synced(draft, content)
     draft.replace(path)
 
 
-def move_folder(before: Path, after: Path) -> None:
-    """Give a folder another name in one step."""
+def move_folder(before: StoredPath, after: StoredPath) -> None:
+    """Give a folder on this machine another name in one step."""
+    assert isinstance(before, Path)
+    assert isinstance(after, Path)
     after.parent.mkdir(parents=True, exist_ok=True)
     before.rename(after)
     sync_folder(after.parent)
 
 
-def remove_folder(folder: Path) -> None:
+def copy_objects(before: StoredPath, after: StoredPath) -> None:
+    """Copy all objects of a folder in a bucket. Repeatable."""
+    assert isinstance(before, S3Path)
+    assert isinstance(after, S3Path)
+    for path in before.below():
+        (after / path.relative_to(before).as_posix()).copy_from(path)
+
+
+def remove_folder(folder: StoredPath, *, last: str) -> None:
     """Remove a folder and all that is in it. Repeatable. It loses its name first, so that readers see all of
-    it or nothing."""
+    it or nothing. A bucket has no such step: objects go one by one.
+
+    Args:
+        last: the folder in it of which the objects go last.
+    """
+    if isinstance(folder, S3Path):
+        log = f"{folder / last}/"
+        for path in sorted(
+            folder.below(), key=lambda path: (not str(path).startswith(log), path), reverse=True
+        ):
+            path.unlink()
+        return
     leaving = _leaving(folder)
     if folder.exists() and not leaving.exists():
         folder.rename(leaving)
@@ -99,17 +140,20 @@ def remove_folder(folder: Path) -> None:
             shutil.rmtree(each)
 
 
-def has_folder(folder: Path) -> bool:
+def has_folder(folder: StoredPath) -> bool:
     """Whether there is such a folder, or one that `remove_folder` did not finish."""
-    return folder.exists() or _leaving(folder).exists()
+    return folder.is_dir() or (isinstance(folder, Path) and _leaving(folder).exists())
 
 
 def _leaving(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.leaving")
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file to the disk. Its folder is made if it is missing."""
+def write_synced(path: StoredPath, content: bytes) -> None:
+    """Write a file to the disk, or an object. Its folder is made if it is missing."""
+    if isinstance(path, S3Path):
+        path.put(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(content)
@@ -117,10 +161,41 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: StoredPath) -> None:
     """Write the entries of a folder to the disk."""
+    if isinstance(folder, S3Path):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_names(folder: StoredPath) -> list[str]:
+    """The names of what is in a folder; none if there is no such folder."""
+    if isinstance(folder, S3Path):
+        return [path.name for path in folder.iterdir()]
+    return os.listdir(folder) if folder.exists() else []
+
+
+def size_of(path: StoredPath) -> int | None:
+    """The size of a file in bytes; None: it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def read_range(path: StoredPath, offset: int, length: int) -> bytes:
+    """Bytes of a file from `offset`, fewer at its end."""
+    if isinstance(path, S3Path):
+        return path.read_range(offset, length)
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def opened_parquet(path: StoredPath) -> Any:
+    """A file as pyarrow takes it."""
+    return path.open("rb") if isinstance(path, S3Path) else path

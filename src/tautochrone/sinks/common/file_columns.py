@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import DataFile
+from tautochrone.model.lake import DataFile, is_on_s3
 from tautochrone.model.names import TableName
+from tautochrone.sinks.common.exclusive_files import opened_parquet
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 
-__all__ = ["FileColumns", "FileTypes", "column_id", "unreadable_error"]
+__all__ = ["FileColumns", "FileTypes", "column_id", "stored_file", "unreadable_error"]
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -49,6 +51,7 @@ class FileColumns:
     Args:
         types: gets the narrower types of the files.
         by_id: readers look for columns by id, so names may differ.
+        folder: of the published table.
     """
 
     def __init__(
@@ -59,33 +62,26 @@ class FileColumns:
         types: FileTypes,
         *,
         by_id: bool,
+        folder: StoredPath,
     ) -> None:
         self._sink = sink
         self._table = table
         self._columns = columns
         self._types = types
         self._by_id = by_id
+        self._folder = folder
 
     def require_readable(self, file: DataFile) -> pa.Schema:
         """Refuse a file in which readers would not see what the lake has. Its columns.
 
         Raises:
-            SinkError: `PUBLICATION_STORAGE_NOT_LOCAL`, `PUBLICATION_FILE_UNREADABLE`,
-                `PUBLICATION_COLUMNS_RENAMED`.
+            SinkError: as `stored_file`; `PUBLICATION_FILE_UNREADABLE`, `PUBLICATION_COLUMNS_RENAMED`.
         """
-        if file.path is None:
-            raise SinkError(
-                "PUBLICATION_STORAGE_NOT_LOCAL",
-                f"Sink {self._sink}: a file of {self._table} is not on this machine: {file.location}",
-                hint="Publications are written where the lake's files are, and only local storages can be "
-                "written to without overwriting what another process wrote.",
-                parameters={"sink": self._sink, "table": str(self._table)},
-                sqlstate="0A000",
-            )
+        path = stored_file(self._sink, self._table, file, self._folder)
         if file.format != "PARQUET" or file.encrypted:
             kind = "encrypted" if file.encrypted else f"of the format {file.format}"
             raise self._unreadable_error(file, f"it is {kind}")
-        stored = pq.read_schema(file.path)
+        stored = pq.read_schema(opened_parquet(path))
         self._compare(self._columns, list(stored), file)
         return stored
 
@@ -132,6 +128,29 @@ class FileColumns:
             parameters={"sink": self._sink, "table": str(self._table), "column": name},
             sqlstate="0A000",
         )
+
+
+def stored_file(sink: str, table: TableName, file: DataFile, folder: StoredPath) -> StoredPath:
+    """A data file of the lake, where a publication can take it from.
+
+    Args:
+        folder: of the published table.
+
+    Raises:
+        SinkError: `PUBLICATION_STORAGE_NOT_REACHED`.
+    """
+    if file.path is not None:
+        return file.path
+    if isinstance(folder, S3Path) and is_on_s3(file.location):
+        return S3Path.parse(file.location, folder.client)
+    raise SinkError(
+        "PUBLICATION_STORAGE_NOT_REACHED",
+        f"Sink {sink}: a file of {table} is in a storage that {folder} cannot have it from: {file.location}",
+        hint="A folder on this machine takes files of a lake on this machine, a folder on S3 also those of a "
+        f"lake on S3: [sinks.{sink}.options] folder.",
+        parameters={"sink": sink, "table": str(table)},
+        sqlstate="0A000",
+    )
 
 
 def unreadable_error(sink: str, table: TableName, file: DataFile, problem: str) -> SinkError:

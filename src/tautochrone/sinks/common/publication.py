@@ -16,15 +16,15 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange, Rows, VersionFiles, local_folder
+from tautochrone.model.lake import RowChange, Rows, VersionFiles, is_on_s3, local_folder
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import (
@@ -41,7 +41,15 @@ from tautochrone.model.sink import (
     require_base,
 )
 from tautochrone.sinks.common.errors import database_taken_error, name_taken_error
-from tautochrone.sinks.common.exclusive_files import has_folder, move_folder, remove_folder, replace_file
+from tautochrone.sinks.common.exclusive_files import (
+    copy_objects,
+    file_names,
+    has_folder,
+    move_folder,
+    remove_folder,
+    replace_file,
+)
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath, s3_folder
 from tautochrone.sinks.common.options import invalid_option_error, require_option
 from tautochrone.sinks.common.publication_state import Decision, PublicationState, StagedCommit, StateFolder
 from tautochrone.sinks.common.steps import (
@@ -59,7 +67,7 @@ __all__ = [
     "diverged_error",
     "incomplete_error",
     "listed_versions",
-    "local_folder_option",
+    "publication_folder",
 ]
 
 P = ParamSpec("P")
@@ -69,6 +77,8 @@ _CHECKPOINTS = "checkpoints"
 """The folder in which each checkpoint is a file."""
 _SET_ASIDE = "set-aside"
 """The folder of damaged tables, which nobody reads or removes."""
+_COPIED = b"copied"
+"""Of the mark of a move: all objects are in the new folder."""
 _LISTED = 1_000
 """So many checkpoints are listed at most."""
 
@@ -111,19 +121,25 @@ def _reports_files(
 
     @wraps(method)
     def reporting(sink: PublicationSink, /, *arguments: P.args, **named: P.kwargs) -> T:
-        try:
+        with _reported_files(sink.name):
             return method(sink, *arguments, **named)
-        except OSError as error:
-            raise SinkError(
-                "PUBLICATION_FILE_FAILED",
-                f"Sink {sink.name}: a file cannot be read or written: {error}",
-                hint="See whether the disk is full or away, and who may write to its folder. The "
-                "next try goes on with what is decided.",
-                parameters={"sink": sink.name},
-                retryable=True,
-            ) from error
 
     return reporting
+
+
+@contextmanager
+def _reported_files(sink: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            "PUBLICATION_FILE_FAILED",
+            f"Sink {sink}: a file cannot be read or written: {error}",
+            hint="See whether the storage is full or away, and who may write to its folder. The "
+            "next try goes on with what is decided.",
+            parameters={"sink": sink},
+            retryable=True,
+        ) from error
 
 
 class PublicationSink(TransactionSteps):
@@ -133,7 +149,10 @@ class PublicationSink(TransactionSteps):
         folder: of the publication; each table has a folder in it.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    _log_folder: str
+    """Of a table: the log by which it is there."""
+
+    def __init__(self, name: str, folder: StoredPath) -> None:
         self.name = name
         self._folder = folder
         self._checkpoints_folder = folder / _CHECKPOINTS
@@ -144,7 +163,7 @@ class PublicationSink(TransactionSteps):
         self._tables: dict[TableName, PublishedTable] = {}
 
     @abstractmethod
-    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+    def _new_table(self, table: TableName, folder: StoredPath) -> PublishedTable:
         """A table of the format, in its folder."""
 
     @abstractmethod
@@ -163,11 +182,29 @@ class PublicationSink(TransactionSteps):
 
     @_reports_files
     def claim(self, lake: str) -> None:
+        self._require_exclusive()
         state = self._states_folder.read()
         if state.owner is None:
             self._states_folder.change(state, owner=(self.name, lake))
         elif state.owner != (self.name, lake):
             raise database_taken_error(self.name, lake, f"the folder {self._folder}", [state.owner])
+
+    def _require_exclusive(self) -> None:
+        """Refuse a server on which two processes could overwrite each other's versions.
+
+        Raises:
+            SinkError: `PUBLICATION_STORAGE_NOT_EXCLUSIVE`.
+        """
+        folder = self._folder
+        if isinstance(folder, S3Path) and not (folder / "_tautochrone" / "exclusive").refuses_second():
+            raise SinkError(
+                "PUBLICATION_STORAGE_NOT_EXCLUSIVE",
+                f"Sink {self.name}: the server of {folder} overwrites what must be created once",
+                hint="It must answer 412 to a PUT with If-None-Match: * of an object that is there, as "
+                f"Amazon S3 does. Name a folder elsewhere: [sinks.{self.name}.options] folder.",
+                parameters={"sink": self.name},
+                sqlstate="0A000",
+            )
 
     @_reports_files
     def changed_tables(
@@ -305,7 +342,7 @@ class PublicationSink(TransactionSteps):
             "store": published.transaction.incarnation,
             "tables": {
                 str(table): {
-                    "folder": self._table_folder(table).relative_to(self._folder).as_posix(),
+                    "folder": self._folder_name(table),
                     "version": state.heads.get(table),
                 }
                 for table in published.versions
@@ -349,15 +386,32 @@ class PublicationSink(TransactionSteps):
         self._require_newest_fence(fence)
         self._tables.pop(table, None)
         folder = self._table_folder(table)
-        if not folder.exists():
+        if not folder.is_dir():
             return ""
-        places = self._folder / _SET_ASIDE / folder.relative_to(self._folder)
-        places.mkdir(parents=True, exist_ok=True)
-        number = max((int(path.name) for path in places.iterdir() if path.name.isdecimal()), default=0) + 1
+        tables = self._folder / _SET_ASIDE / self._folder_name(table)
+        tables.mkdir(parents=True, exist_ok=True)
+        number = max((int(name) for name in file_names(tables) if name.isdecimal()), default=0) + 1
         self._forget_versions(table)
-        # One step: the log is gone, and `_finish` and `commit` know what that means.
-        folder.rename(places / str(number))
-        return str(places / str(number))
+        self._move_aside(table, folder, tables / str(number))
+        return str(tables / str(number))
+
+    def _move_aside(self, table: TableName, folder: StoredPath, aside: StoredPath) -> None:
+        if not isinstance(folder, S3Path):
+            assert not isinstance(aside, S3Path)
+            # One step: the log is gone, and `_finish` and `commit` know what that means.
+            folder.rename(aside)
+            return
+        copy_objects(folder, aside)
+        state = self._states_folder.read()
+        # The log goes in many steps. Without its head, what is left of it counts as somebody else's, so after
+        # a crash the table is set aside again.
+        heads = {name: head for name, head in state.heads.items() if name != table}
+        decision = state.decision
+        if decision is not None:
+            commits = {name: commit for name, commit in decision.commits.items() if name != table}
+            decision = replace(decision, commits=commits)
+        self._states_folder.change(state, heads=heads, decision=decision)
+        remove_folder(folder, last=self._log_folder)
 
     def _forget_versions(self, table: TableName) -> None:
         """Take a table out of the lists of checkpoints: what begins anew counts its versions anew."""
@@ -387,8 +441,9 @@ class PublicationSink(TransactionSteps):
         for table in () if state.published is None else state.published.versions:
             self._table(table).maintain()
         self._states_folder.remove_old()
-        for path in sorted(self._checkpoints_folder.glob("[0-9]*.json"))[:-_LISTED]:
-            path.unlink(missing_ok=True)
+        listed = (name for name in file_names(self._checkpoints_folder) if name[0].isdecimal())
+        for name in sorted(listed)[:-_LISTED]:
+            (self._checkpoints_folder / name).unlink(missing_ok=True)
         return ()
 
     # -- tables that left the project -------------------------------------------------------------
@@ -406,21 +461,25 @@ class PublicationSink(TransactionSteps):
             heads = {name: head for name, head in state.heads.items() if name != table}
             self._states_folder.change(state, heads=heads, published=_without(state.published, table))
         # What a checkpoint listed of it stays listed: readers are told that the folder is gone.
-        remove_folder(self._table_folder(table))
+        remove_folder(self._table_folder(table), last=self._log_folder)
         self._tables.pop(table, None)
 
     @_reports_files
     def rename_mirror(self, old: TableName, new: TableName) -> None:
         state = self._finished()
         before, after = self._table_folder(old), self._table_folder(new)
-        if before.exists() and after.exists():
+        move = _MoveOfObjects(self._folder, before, after)
+        if before.is_dir() and after.is_dir() and not move.is_begun():
             raise name_taken_error(self.name, new, str(after), "folder", str(self._folder))
-        if before.exists():
+        if isinstance(before, S3Path):
+            move.copy()
+        elif before.exists():
             move_folder(before, after)
         if self._names(state, old):
             heads = {new if name == old else name: head for name, head in state.heads.items()}
             published = _renamed(state.published, old, new)
             self._states_folder.change(state, heads=heads, published=published)
+        move.finish(last=self._log_folder)
         self._tables.clear()
 
     def _finished(self) -> PublicationState:
@@ -440,9 +499,43 @@ class PublicationSink(TransactionSteps):
             self._tables[name] = self._new_table(name, self._table_folder(name))
         return self._tables[name]
 
-    def _table_folder(self, name: TableName) -> Path:
+    def _folder_name(self, name: TableName) -> str:
+        """In the publication's folder."""
+        folder = self._table_folder(name)
+        return f"{folder.parent.name}/{folder.name}"
+
+    def _table_folder(self, name: TableName) -> StoredPath:
         database = ".".join(quote(part, safe="") for part in name.namespace)
         return self._folder / database / quote(name.table, safe="")
+
+
+class _MoveOfObjects:
+    """A folder of a bucket gets another name, object by object; on this machine nothing.
+
+    A file beside the states says how far it is: who finds both folders knows by it that one is a copy, and
+    whether it is complete.
+    """
+
+    def __init__(self, publication: StoredPath, before: StoredPath, after: StoredPath) -> None:
+        name = hashlib.sha256(f"{before}\n{after}".encode()).hexdigest()
+        self._mark = publication / "_tautochrone" / "moves" / name
+        self._before, self._after = before, after
+        self._on_s3 = isinstance(before, S3Path)
+
+    def is_begun(self) -> bool:
+        return self._on_s3 and self._mark.exists()
+
+    def copy(self) -> None:
+        if not self._before.is_dir() or (self.is_begun() and self._mark.read_bytes() == _COPIED):
+            return
+        replace_file(self._mark, b"")
+        copy_objects(self._before, self._after)
+        replace_file(self._mark, _COPIED)
+
+    def finish(self, *, last: str) -> None:
+        if self.is_begun():
+            remove_folder(self._before, last=last)
+            self._mark.unlink(missing_ok=True)
 
 
 def _without(published: Published | None, table: TableName) -> Published | None:
@@ -472,7 +565,7 @@ def digest_of_files(files: Iterable[tuple[int, str]]) -> Digest:
     return Digest(rows, f"{total % 2**64:016x}")
 
 
-def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> SinkError:
+def diverged_error(sink: str, table: TableName, folder: StoredPath, version: str) -> SinkError:
     """The refusal to go on behind somebody else's commit."""
     return SinkError(
         "PUBLICATION_DIVERGED",
@@ -484,7 +577,7 @@ def diverged_error(sink: str, table: TableName, folder: Path, version: str) -> S
     )
 
 
-def incomplete_error(folder: Path, missing: str) -> SinkError:
+def incomplete_error(folder: StoredPath, missing: str) -> SinkError:
     """The refusal to go on behind a log of which a part is gone.
 
     Args:
@@ -500,40 +593,53 @@ def incomplete_error(folder: Path, missing: str) -> SinkError:
     )
 
 
-def listed_versions(location: str, number: int, store: str) -> Mapping[str, str]:
+def listed_versions(sink: str, options: Mapping[str, str], number: int, store: str) -> Mapping[str, str]:
     """The version of each table in a publication at a checkpoint of a store; none if it does not list it.
 
     Args:
-        location: of the publication's folder.
+        options: of the publication.
         store: the incarnation of the store.
+
+    Raises:
+        SinkError: as `publication_folder`; `PUBLICATION_FILE_FAILED`.
     """
-    folder = local_folder(location)
-    path = None if folder is None else folder / _CHECKPOINTS / f"{number:020d}.json"
-    if path is None or not path.exists():
-        return {}
-    entry = json.loads(path.read_text("utf-8"))
+    path = publication_folder(sink, sink, options) / _CHECKPOINTS / f"{number:020d}.json"
+    with _reported_files(sink):
+        if not path.exists():
+            return {}
+        entry = json.loads(path.read_text("utf-8"))
     is_of_store = entry["store"] == store
     return {name: table["version"] for name, table in entry["tables"].items()} if is_of_store else {}
 
 
-def local_folder_option(name: str, format_name: str, options: Mapping[str, str]) -> Path:
-    """The option `folder`.
+def publication_folder(name: str, format_name: str, options: Mapping[str, str]) -> StoredPath:
+    """The option `folder`, opened with `S3_OPTIONS` where it is on S3.
 
     Raises:
-        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
+        SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`, `SINK_PACKAGE_MISSING`.
     """
     hint = "The folder of the published tables."
     location = require_option(name, format_name, options, "folder", hint)
-    folder = local_folder(location)
-    if folder is None:
-        raise invalid_option_error(
-            name,
-            f"has the folder {location}, which is not on this machine",
-            "Name a local folder. Elsewhere two processes could overwrite each other's versions.",
-        )
-    return folder
+    if is_on_s3(location):
+        folder = s3_folder(name, location, options)
+        if folder.key:
+            return folder
+        raise invalid_option_error(name, f"has the folder {location}, a whole bucket", "Name a folder in it.")
+    local = local_folder(location)
+    if local is not None:
+        return local
+    raise invalid_option_error(
+        name,
+        f"has the folder {location}, which is neither on this machine nor on S3",
+        "Name a local folder, or one on S3. Elsewhere two processes could overwrite each other's versions.",
+    )
 
 
-def described_folder(folder: Path) -> str:
-    """A sentence about the folder of a publication."""
-    return f"the folder {folder} {'is there' if folder.exists() else 'will be made'}"
+def described_folder(sink: str, folder: StoredPath) -> str:
+    """A sentence about the folder of a publication.
+
+    Raises:
+        SinkError: `PUBLICATION_FILE_FAILED`.
+    """
+    with _reported_files(sink):
+        return f"the folder {folder} {'is there' if folder.is_dir() else 'will be made'}"

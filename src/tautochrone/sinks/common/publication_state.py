@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.sink import Published, TransactionId
 from tautochrone.sinks.common.exclusive_files import put_if_absent
+from tautochrone.sinks.common.object_paths import StoredPath
 
 __all__ = ["Decision", "PublicationState", "StagedCommit", "StateFolder"]
 
@@ -119,7 +119,7 @@ def _required(value: Mapping[str, Any]) -> Published:
 class StateFolder:
     """The states of a publication, in a folder."""
 
-    def __init__(self, sink: str, folder: Path) -> None:
+    def __init__(self, sink: str, folder: StoredPath) -> None:
         self._sink = sink
         self._folder = folder
 
@@ -159,7 +159,7 @@ class StateFolder:
         for number in self._numbers()[:-_KEPT]:
             self._path(number).unlink(missing_ok=True)
 
-    def _path(self, number: int) -> Path:
+    def _path(self, number: int) -> StoredPath:
         return self._folder / f"{number:020d}{_SUFFIX}"
 
     def _numbers(self) -> list[int]:

@@ -1,8 +1,9 @@
 """The actions that lead a Delta table from what it shows to a version of a lake table.
 
 A data file of the lake gets a second name in the table's folder: a link, no copy. So the file lives as long
-as one of its names, and whoever deletes one deletes no file of the lake. Where files cannot be linked, an
-`add` names the lake's file by its absolute URI, which some readers do not take.
+as one of its names, and whoever deletes one deletes no file of the lake. On S3, which has no links, it is
+copied. Where files cannot be linked, an `add` names the lake's file by its absolute URI, which some readers
+do not take.
 
 Deletion vectors have the same bytes in both formats, but Delta reads them from files that begin with a
 version byte, so those of a commit are copied into one.
@@ -21,14 +22,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 from tautochrone.model.lake import ColumnStatistics, DataFile, VersionFiles
 from tautochrone.model.sink import Intent
 from tautochrone.sinks.common.exclusive_files import link_file, write_synced
-from tautochrone.sinks.common.file_columns import FileColumns, FileTypes
+from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
+from tautochrone.sinks.common.object_paths import StoredPath
 from tautochrone.sinks.delta.log import Actions
 from tautochrone.sinks.delta.schema import delta_schema, leaf_columns
 
@@ -61,7 +62,7 @@ class CommitBuilder:
     """
 
     sink: str
-    folder: Path
+    folder: StoredPath
     by_id: bool
     links: bool
 
@@ -127,7 +128,9 @@ class CommitBuilder:
         return self._compared_schema(files, list(files.files.values()), types), types
 
     def _compared_schema(self, files: VersionFiles, compared: Sequence[DataFile], types: FileTypes) -> str:
-        columns = FileColumns(self.sink, files.table, files.columns, types, by_id=self.by_id)
+        columns = FileColumns(
+            self.sink, files.table, files.columns, types, by_id=self.by_id, folder=self.folder
+        )
         # Types that Delta lacks are refused before files are looked at.
         delta_schema(self.sink, files.table, files.columns, types, by_id=self.by_id)
         for file in compared:
@@ -239,15 +242,15 @@ class CommitBuilder:
         columns = list(leaf_columns(files.columns, by_id=self.by_id))
         statistics = files.statistics([file.location for file in added])
         for file, known, moves in zip(added, statistics, moves_rows, strict=True):
-            assert file.path is not None
+            path = stored_file(self.sink, files.table, file, self.folder)
             vector = vectors.get(file.location)
             if self.links:
-                link_file(self.sink, files.table, file.path, self.folder / unquote(self.path_of(file)))
+                link_file(self.sink, files.table, path, self.folder / unquote(self.path_of(file)))
             add: dict[str, Any] = {
                 "path": self.path_of(file),
                 "partitionValues": {},
                 "size": file.bytes,
-                "modificationTime": round(file.path.stat().st_mtime * 1000),
+                "modificationTime": round(path.stat().st_mtime * 1000),
                 "dataChange": moves,
                 "stats": json.dumps(_statistics(columns, known, file.rows, is_exact=vector is None)),
             }
@@ -357,7 +360,7 @@ def _set(statistics: dict[str, Any], path: Sequence[str], value: Any) -> None:
 # -- deletion vectors -----------------------------------------------------------------------------
 
 
-def vector_path(folder: Path, name: uuid.UUID | str) -> Path:
+def vector_path(folder: StoredPath, name: uuid.UUID | str) -> StoredPath:
     """The file of deletion vectors with this name."""
     return folder / f"deletion_vector_{name}.bin"
 

@@ -11,13 +11,13 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tautochrone.sinks.common.exclusive_files import put_if_absent, replace_file
+from tautochrone.sinks.common.exclusive_files import opened_parquet, put_if_absent, replace_file
+from tautochrone.sinks.common.object_paths import StoredPath
 
 __all__ = ["TOMBSTONE_MS", "Actions", "DeltaLog"]
 
@@ -154,7 +154,7 @@ def _vector_of(action: Mapping[str, Any]) -> str:
 class DeltaLog:
     """The log in the folder `_delta_log` of a table."""
 
-    def __init__(self, table_folder: Path) -> None:
+    def __init__(self, table_folder: StoredPath) -> None:
         self._folder = table_folder / "_delta_log"
         self._actions = Actions()
 
@@ -220,14 +220,15 @@ class DeltaLog:
         versions = [version for path in files if (version := int(path.name.partition(".")[0])) <= head]
         if versions:
             newest = max(versions)
-            rows = pq.read_table(self._folder / f"{newest:020d}.checkpoint.parquet", schema=_CHECKPOINT)
+            path = self._folder / f"{newest:020d}.checkpoint.parquet"
+            rows = pq.read_table(opened_parquet(path), schema=_CHECKPOINT)
             actions.take(map(_line, rows.to_pylist(maps_as_pydicts="strict")), newest)
         return actions
 
     def _lines(self, version: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._path(version).read_text("utf-8").split("\n") if line]
 
-    def _path(self, version: int) -> Path:
+    def _path(self, version: int) -> StoredPath:
         return self._folder / f"{version:020d}.json"
 
 

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tautochrone.model.lake import VersionFiles
+from tautochrone.model.lake import S3_OPTIONS, VersionFiles, is_on_s3
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, Intent
+from tautochrone.sinks.common.exclusive_files import read_range, size_of
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.options import invalid_option_error, require_known
 from tautochrone.sinks.common.publication import (
     PublicationSink,
@@ -27,7 +29,7 @@ from tautochrone.sinks.common.publication import (
     described_folder,
     digest_of_files,
     diverged_error,
-    local_folder_option,
+    publication_folder,
 )
 from tautochrone.sinks.common.publication_state import StagedCommit
 from tautochrone.sinks.delta.commits import DATA_FOLDER, CommitBuilder, base85, vector_path
@@ -50,18 +52,20 @@ class DeltaPublication(PublicationSink):
 
     Args:
         by_id: readers look for columns by the ids in data files, not by name.
-        links: data files get names in the tables' folders.
+        links: data files get names in the tables' folders; on S3 they are copied there.
     """
 
-    def __init__(self, name: str, folder: Path, *, by_id: bool = False, links: bool = True) -> None:
+    _log_folder = "_delta_log"
+
+    def __init__(self, name: str, folder: StoredPath, *, by_id: bool = False, links: bool = True) -> None:
         super().__init__(name, folder)
         self._by_id = by_id
         self._links = links
 
-    def _builder(self, folder: Path) -> CommitBuilder:
+    def _builder(self, folder: StoredPath) -> CommitBuilder:
         return CommitBuilder(sink=self.name, folder=folder, by_id=self._by_id, links=self._links)
 
-    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+    def _new_table(self, table: TableName, folder: StoredPath) -> PublishedTable:
         return DeltaTable(self.name, table, folder, self._builder(folder))
 
     def digest_files(self, files: VersionFiles) -> Mapping[str, Digest]:
@@ -79,7 +83,7 @@ class DeltaPublication(PublicationSink):
 class DeltaTable:
     """One table of the publication, see `PublishedTable`."""
 
-    def __init__(self, sink: str, table: TableName, folder: Path, builder: CommitBuilder) -> None:
+    def __init__(self, sink: str, table: TableName, folder: StoredPath, builder: CommitBuilder) -> None:
         self._sink = sink
         self._table = table
         self._folder = folder
@@ -108,9 +112,7 @@ class DeltaTable:
         described, paths = [], self._vector_paths()
         for uri, add in self._log.read().adds.items():
             rows = json.loads(add["stats"])["numRecords"]
-            # An absolute path stays as it is.
-            path = self._folder / unquote(urlsplit(uri).path)
-            is_there = path.exists() and path.stat().st_size == add["size"]
+            is_there = size_of(self._named(uri)) == add["size"]
             vector = add.get("deletionVector")
             positions, content = (
                 (0, b"") if vector is None else (vector["cardinality"], self._vector(vector, paths))
@@ -118,18 +120,24 @@ class DeltaTable:
             described.append(_described(uri, rows if is_there else 0, positions, content))
         return digest_of_files(described)
 
-    def _vector(self, vector: Mapping[str, Any], paths: Mapping[str, Path]) -> bytes:
+    def _named(self, uri: str) -> StoredPath:
+        """The file that the log calls by this URI."""
+        if isinstance(self._folder, S3Path) and is_on_s3(uri):
+            return S3Path.parse(uri, self._folder.client)
+        path = unquote(urlsplit(uri).path)
+        # An absolute path stays as it is.
+        return Path(path) if path.startswith("/") else self._folder / path
+
+    def _vector(self, vector: Mapping[str, Any], paths: Mapping[str, StoredPath]) -> bytes:
         """Its bytes with their length and check sum; empty if they are damaged or gone."""
         path = paths.get(vector["pathOrInlineDv"])
         if path is None:
             return b""
-        with path.open("rb") as file:
-            file.seek(vector["offset"])
-            content = file.read(vector["sizeInBytes"] + 8)
+        content = read_range(path, vector["offset"], vector["sizeInBytes"] + 8)
         is_sound = struct.pack(">I", zlib.crc32(content[4:-4])) == content[-4:]
         return content if is_sound else b""
 
-    def _vector_paths(self) -> dict[str, Path]:
+    def _vector_paths(self) -> dict[str, StoredPath]:
         """The files of deletion vectors, by what the log calls them."""
         paths = self._folder.glob(vector_path(self._folder, "*").name)
         return {base85(uuid.UUID(path.stem.removeprefix("deletion_vector_")).bytes): path for path in paths}
@@ -146,11 +154,11 @@ class DeltaTable:
             vector = action.get("deletionVector")
             named |= {unquote(action["path"]), "" if vector is None else vector["pathOrInlineDv"]}
         for path in self._folder.glob(f"{DATA_FOLDER}/*"):
-            self._remove(path, oldest_ms, is_named=path.relative_to(self._folder).as_posix() in named)
+            self._remove(path, oldest_ms, is_named=f"{DATA_FOLDER}/{path.name}" in named)
         for name, path in self._vector_paths().items():
             self._remove(path, oldest_ms, is_named=name in named)
 
-    def _remove(self, path: Path, oldest_ms: float, *, is_named: bool) -> None:
+    def _remove(self, path: StoredPath, oldest_ms: float, *, is_named: bool) -> None:
         """Remove a file that no version of the last days names. A commit under way has named its files later
         than that: a link changes the status of its file."""
         if not is_named and path.stat().st_ctime * 1000 < oldest_ms:
@@ -165,7 +173,7 @@ def _described(uri: str, rows: int, deleted: int, vector: bytes) -> tuple[int, s
 class DeltaOptions:
     """See `DeltaPublication`."""
 
-    folder: Path
+    folder: StoredPath
     by_id: bool
     links: bool
 
@@ -176,11 +184,14 @@ def delta_options(name: str, options: Mapping[str, str]) -> DeltaOptions:
     Raises:
         SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
     """
-    require_known(name, options, ("folder", "columns", "files"))
+    require_known(name, options, ("folder", "columns", "files", *S3_OPTIONS))
+    folder = publication_folder(name, _FORMAT, options)
+    # A bucket has no links, and whoever asks for them should know that files are copied.
+    in_folder = "copies" if isinstance(folder, S3Path) else "links"
     return DeltaOptions(
-        folder=local_folder_option(name, _FORMAT, options),
+        folder=folder,
         by_id=_choice(name, options, "columns", ("names", "ids")) == "ids",
-        links=_choice(name, options, "files", ("links", "locations")) == "links",
+        links=_choice(name, options, "files", (in_folder, "locations")) == in_folder,
     )
 
 
@@ -204,4 +215,4 @@ def open_delta_publication(name: str, options: Mapping[str, str]) -> DeltaPublic
 
 def examine_delta_publication(name: str, options: Mapping[str, str]) -> str:
     """A sentence about the folder."""
-    return described_folder(delta_options(name, options).folder)
+    return described_folder(name, delta_options(name, options).folder)

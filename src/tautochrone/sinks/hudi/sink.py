@@ -12,6 +12,7 @@ Hudi has no compare-and-set on its timeline. The state of the publication decide
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -26,11 +27,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from tautochrone.model.lake import DataFile, DeletionVector, VersionFiles
+from tautochrone.model.lake import S3_OPTIONS, DataFile, DeletionVector, VersionFiles, is_on_s3
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, Intent, TransactionState
-from tautochrone.sinks.common.exclusive_files import link_file, sync_folder
-from tautochrone.sinks.common.file_columns import FileColumns, FileTypes
+from tautochrone.sinks.common.exclusive_files import link_file, opened_parquet, size_of, sync_folder
+from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.options import require_known
 from tautochrone.sinks.common.publication import (
     PublicationSink,
@@ -38,7 +40,7 @@ from tautochrone.sinks.common.publication import (
     described_folder,
     digest_of_files,
     diverged_error,
-    local_folder_option,
+    publication_folder,
 )
 from tautochrone.sinks.common.publication_state import StagedCommit
 from tautochrone.sinks.hudi.schema import avro_schema
@@ -66,9 +68,10 @@ _COMPLETE_EVERY = 20
 class HudiPublication(PublicationSink):
     """See the module docstring."""
 
+    _log_folder = ".hoodie"
     _instant = ""
 
-    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+    def _new_table(self, table: TableName, folder: StoredPath) -> PublishedTable:
         return HudiTable(self.name, table, folder, lambda: self._instant)
 
     def begin(self, intent: Intent) -> TransactionState:
@@ -109,7 +112,7 @@ class HudiTable:
         instant: gives the time of the checkpoint that is staged.
     """
 
-    def __init__(self, sink: str, table: TableName, folder: Path, instant: Any) -> None:
+    def __init__(self, sink: str, table: TableName, folder: StoredPath, instant: Any) -> None:
         self._sink = sink
         self._table = table
         self._folder = folder
@@ -157,7 +160,9 @@ class HudiTable:
             for location, file in files.files.items()
             if location not in before or before[location].deletes != file.deletes
         ]
-        columns = FileColumns(self._sink, self._table, files.columns, FileTypes(), by_id=False)
+        columns = FileColumns(
+            self._sink, self._table, files.columns, FileTypes(), by_id=False, folder=self._folder
+        )
         for file in added if is_same_schema else files.files.values():
             columns.require_readable(file)
         return added
@@ -180,25 +185,35 @@ class HudiTable:
         vectors = dict(zip(locations, files.deletion_vectors(locations), strict=True))
         sources, groups = dict[str, str](), FileGroups()
         for file in added:
-            assert file.path is not None
+            path = stored_file(self._sink, self._table, file, self._folder)
             known = before.get(file.location)
             file_id = f"{uuid.uuid4()}-0" if known is None else known.file_id
             name = f"{file_id}_0-0-0_{instant}.parquet"
             vector = vectors.get(file.location)
-            source = file.path if not _positions(vector) else self._without_rows(file.path, vector, instant)
+            source = path if not _positions(vector) else self._without_rows(path, vector, instant)
             sources[name] = str(source)
             rows = file.rows - _positions(vector)
             groups[file.location] = FileGroup(file_id, name, file.deletes, rows, source.stat().st_size)
         return sources, groups
 
-    def _without_rows(self, path: Path, vector: DeletionVector | None, instant: str) -> Path:
+    def _without_rows(self, path: StoredPath, vector: DeletionVector | None, instant: str) -> StoredPath:
         """A copy of a data file without its deleted rows, where readers do not look."""
         assert vector is not None
         draft = self._folder / ".hoodie" / ".temp" / f"{instant}-{uuid.uuid4()}.parquet"
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        deleted, first = _positions_in(vector), 0
+        if not isinstance(draft, S3Path):
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            self._copy_rows(path, draft, _positions_in(vector))
+            return draft
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / draft.name
+            self._copy_rows(path, local, _positions_in(vector))
+            draft.copy_from(local)
+        return draft
+
+    def _copy_rows(self, path: StoredPath, draft: Path, deleted: NDArray[np.int64]) -> None:
+        first = 0
         with (
-            pq.ParquetFile(path) as file,
+            pq.ParquetFile(opened_parquet(path)) as file,
             pq.ParquetWriter(draft, file.schema_arrow, store_decimal_as_integer=True) as copy,
         ):
             for number in range(file.num_row_groups):
@@ -208,7 +223,6 @@ class HudiTable:
                 kept[deleted[low:high] - first] = False
                 copy.write_table(rows.filter(pa.array(kept)))
                 first += rows.num_rows
-        return draft
 
     def commit(self, commit: StagedCommit) -> None:
         content = json.loads(commit.content)
@@ -217,10 +231,15 @@ class HudiTable:
         self._timeline.create(self._table.table)
         self._timeline.begin(commit.version, replaces=replaces)
         for name, source in content["sources"].items():
-            link_file(self._sink, self._table, Path(source), self._folder / name)
+            link_file(self._sink, self._table, self._source(source), self._folder / name)
         sync_folder(self._folder)
         if not self._timeline.complete(commit.version, content["metadata"], replaces=replaces):
             raise diverged_error(self._sink, self._table, self._folder, commit.version)
+
+    def _source(self, location: str) -> StoredPath:
+        if isinstance(self._folder, S3Path) and is_on_s3(location):
+            return S3Path.parse(location, self._folder.client)
+        return Path(location)
 
     def is_committed(self, commit: StagedCommit) -> bool:
         return self.head() == commit.version
@@ -234,8 +253,7 @@ class HudiTable:
         )
 
     def _has(self, group: FileGroup) -> bool:
-        path = self._folder / group.name
-        return path.exists() and path.stat().st_size == group.bytes
+        return size_of(self._folder / group.name) == group.bytes
 
     def maintain(self) -> None:
         """Remove links of which the newest instants show nothing, and drafts that no commit took."""
@@ -280,14 +298,14 @@ def _described(location: str, deletes: str, rows: int) -> tuple[int, str]:
     return rows, f"{location}\n{deletes}\n{rows}"
 
 
-def hudi_options(name: str, options: Mapping[str, str]) -> Path:
+def hudi_options(name: str, options: Mapping[str, str]) -> StoredPath:
     """The folder of the publication.
 
     Raises:
         SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
     """
-    require_known(name, options, ("folder",))
-    return local_folder_option(name, _FORMAT, options)
+    require_known(name, options, ("folder", *S3_OPTIONS))
+    return publication_folder(name, _FORMAT, options)
 
 
 def open_hudi_publication(name: str, options: Mapping[str, str]) -> HudiPublication:
@@ -301,4 +319,4 @@ def open_hudi_publication(name: str, options: Mapping[str, str]) -> HudiPublicat
 
 def examine_hudi_publication(name: str, options: Mapping[str, str]) -> str:
     """A sentence about the folder."""
-    return described_folder(hudi_options(name, options))
+    return described_folder(name, hudi_options(name, options))

@@ -9,14 +9,13 @@ https://hudi.apache.org/tech-specs
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tautochrone.sinks.common.exclusive_files import put_if_absent
+from tautochrone.sinks.common.exclusive_files import file_names, put_if_absent
+from tautochrone.sinks.common.object_paths import StoredPath
 from tautochrone.sinks.common.publication import incomplete_error
 
 __all__ = ["METADATA_KEY", "FileGroup", "FileGroups", "HudiTimeline"]
@@ -53,7 +52,7 @@ FileGroups = dict[str, FileGroup]
 class HudiTimeline:
     """The timeline in the folder `.hoodie` of a table."""
 
-    def __init__(self, table_folder: Path) -> None:
+    def __init__(self, table_folder: StoredPath) -> None:
         self._folder = table_folder / ".hoodie"
         self._known: tuple[str, FileGroups] | None = None
         self.instants_read = 0
@@ -92,7 +91,7 @@ class HudiTimeline:
         oldest = {instant: path for instant, path in completed.items() if instant <= newest[0]}
         return newest[0], {group.name for group in _groups_of(self._described(oldest)).values()}
 
-    def _described(self, completed: Mapping[str, Path]) -> list[dict[str, Any]]:
+    def _described(self, completed: Mapping[str, StoredPath]) -> list[dict[str, Any]]:
         """What instants say about themselves, the newest first, up to one that names all files.
 
         Raises:
@@ -147,8 +146,8 @@ class HudiTimeline:
             (self._folder / f"{instant}.inflight").unlink(missing_ok=True)
             completed[instant].unlink(missing_ok=True)
 
-    def _completed(self) -> dict[str, Path]:
-        names = (name.partition(".") for name in (os.listdir(self._folder) if self._folder.exists() else ()))
+    def _completed(self) -> dict[str, StoredPath]:
+        names = (name.partition(".") for name in file_names(self._folder))
         return {
             instant: self._folder / f"{instant}.{action}"
             for instant, _, action in names

@@ -16,14 +16,20 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tautochrone.model.lake import DataFile, VersionFiles
+from tautochrone.model.lake import S3_OPTIONS, DataFile, VersionFiles
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, Intent
-from tautochrone.sinks.common.exclusive_files import link_file
-from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, column_id, unreadable_error
+from tautochrone.sinks.common.exclusive_files import link_file, read_range, size_of
+from tautochrone.sinks.common.file_columns import (
+    FileColumns,
+    FileTypes,
+    column_id,
+    stored_file,
+    unreadable_error,
+)
+from tautochrone.sinks.common.object_paths import StoredPath
 from tautochrone.sinks.common.options import require_known
 from tautochrone.sinks.common.publication import (
     PublicationSink,
@@ -31,7 +37,7 @@ from tautochrone.sinks.common.publication import (
     described_folder,
     digest_of_files,
     diverged_error,
-    local_folder_option,
+    publication_folder,
 )
 from tautochrone.sinks.common.publication_state import StagedCommit
 from tautochrone.sinks.paimon.manifests import (
@@ -83,10 +89,12 @@ _OPTIONS = {
 class PaimonPublication(PublicationSink):
     """See the module docstring."""
 
-    def _new_table(self, table: TableName, folder: Path) -> PublishedTable:
+    _log_folder = "snapshot"
+
+    def _new_table(self, table: TableName, folder: StoredPath) -> PublishedTable:
         return PaimonTable(self.name, table, folder)
 
-    def _table_folder(self, name: TableName) -> Path:
+    def _table_folder(self, name: TableName) -> StoredPath:
         """As Paimon's catalogs name folders: the publication is a warehouse."""
         folder = super()._table_folder(name)
         return folder.parent.with_name(f"{folder.parent.name}.db") / folder.name
@@ -128,7 +136,7 @@ class _Changes:
 class PaimonTable:
     """One table of the publication, see `PublishedTable`."""
 
-    def __init__(self, sink: str, table: TableName, folder: Path) -> None:
+    def __init__(self, sink: str, table: TableName, folder: StoredPath) -> None:
         self._sink = sink
         self._table = table
         self._folder = folder
@@ -182,8 +190,8 @@ class PaimonTable:
         schema, schemas, numbers = self._numbered(before, fields, stored)
         changes = _Changes(schema=schema, schemas=schemas)
         for name, file in new.items():
-            assert file.path is not None
-            link_file(self._sink, self._table, file.path, self._folder / BUCKET_FOLDER / name)
+            path = stored_file(self._sink, self._table, file, self._folder)
+            link_file(self._sink, self._table, path, self._folder / BUCKET_FOLDER / name)
             changes.staged.append(f"{BUCKET_FOLDER}/{name}")
             changes.added.append(Added(name, file.bytes, file.rows, numbers[name]))
         changes.removed = [file for name, file in before.files.items() if name not in by_name]
@@ -196,7 +204,9 @@ class PaimonTable:
         Raises:
             SinkError: readers would not see in it what the lake has.
         """
-        columns = FileColumns(self._sink, self._table, files.columns, FileTypes(), by_id=True)
+        columns = FileColumns(
+            self._sink, self._table, files.columns, FileTypes(), by_id=True, folder=self._folder
+        )
         stored = list(columns.require_readable(file))
         if file.rows > _MAX_ROWS:
             raise unreadable_error(self._sink, self._table, file, f"it has {file.rows} rows")
@@ -311,8 +321,7 @@ class PaimonTable:
         state = self._snapshots.read()
         described = []
         for name, file in state.files.items():
-            path = self._folder / BUCKET_FOLDER / name
-            rows = file.rows if path.exists() and path.stat().st_size == file.bytes else 0
+            rows = file.rows if size_of(self._folder / BUCKET_FOLDER / name) == file.bytes else 0
             vector = state.vectors.get(name)
             content = b"" if vector is None else self._vector(vector)
             described.append(_described(name, rows, 0 if vector is None else vector.positions, content))
@@ -323,9 +332,7 @@ class PaimonTable:
         path = self._folder / INDEX_FOLDER / vector.file
         if not path.exists():
             return b""
-        with path.open("rb") as file:
-            file.seek(vector.offset)
-            content = file.read(vector.bytes + 8)
+        content = read_range(path, vector.offset, vector.bytes + 8)
         is_sound = struct.pack(">I", zlib.crc32(content[4:-4])) == content[-4:]
         return content if is_sound else b""
 
@@ -357,14 +364,14 @@ def _highest_id(part: Any) -> int:
     return max(map(_highest_id, part), default=0) if isinstance(part, list) else 0
 
 
-def paimon_options(name: str, options: Mapping[str, str]) -> Path:
+def paimon_options(name: str, options: Mapping[str, str]) -> StoredPath:
     """The folder of the publication.
 
     Raises:
         SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
     """
-    require_known(name, options, ("folder",))
-    return local_folder_option(name, _FORMAT, options)
+    require_known(name, options, ("folder", *S3_OPTIONS))
+    return publication_folder(name, _FORMAT, options)
 
 
 def open_paimon_publication(name: str, options: Mapping[str, str]) -> PaimonPublication:
@@ -378,4 +385,4 @@ def open_paimon_publication(name: str, options: Mapping[str, str]) -> PaimonPubl
 
 def examine_paimon_publication(name: str, options: Mapping[str, str]) -> str:
     """A sentence about the folder."""
-    return described_folder(paimon_options(name, options))
+    return described_folder(name, paimon_options(name, options))

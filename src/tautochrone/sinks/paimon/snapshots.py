@@ -14,16 +14,21 @@ A snapshot is committed by whoever creates its file. Files that no snapshot name
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tautochrone.sinks.common.exclusive_files import put_if_absent, replace_file, sync_folder, write_synced
+from tautochrone.sinks.common.exclusive_files import (
+    file_names,
+    put_if_absent,
+    replace_file,
+    sync_folder,
+    write_synced,
+)
+from tautochrone.sinks.common.object_paths import StoredPath
 from tautochrone.sinks.common.publication import incomplete_error
 from tautochrone.sinks.paimon.manifests import (
     Added,
@@ -89,7 +94,7 @@ class TableState:
 class PaimonSnapshots:
     """Reads and writes the folder of a table."""
 
-    def __init__(self, table_folder: Path) -> None:
+    def __init__(self, table_folder: StoredPath) -> None:
         self._folder = table_folder
         self._state = TableState()
         self._entries: dict[str, tuple[list[Added], list[Added]]] = {}
@@ -180,10 +185,10 @@ class PaimonSnapshots:
         snapshot: dict[str, Any] = json.loads(self._snapshot_path(number).read_text("utf-8"))
         return snapshot
 
-    def _snapshot_path(self, number: int) -> Path:
+    def _snapshot_path(self, number: int) -> StoredPath:
         return self._folder / "snapshot" / f"snapshot-{number}"
 
-    def _schema_path(self, number: int) -> Path:
+    def _schema_path(self, number: int) -> StoredPath:
         return self._folder / "schema" / f"schema-{number}"
 
     def _schema_count(self) -> int:
@@ -208,7 +213,7 @@ class PaimonSnapshots:
         Raises:
             SinkError: `PUBLICATION_LOG_INCOMPLETE`.
         """
-        if not self._folder.exists():
+        if not self._folder.is_dir():
             # Somebody deleted the table. The next delivery begins it again.
             return True
         number = json.loads(snapshot)["id"]
@@ -253,7 +258,7 @@ class PaimonSnapshots:
             if is_unneeded and path.stat().st_ctime < oldest_s:
                 path.unlink(missing_ok=True)
 
-    def _remove_snapshots(self) -> list[Path]:
+    def _remove_snapshots(self) -> list[StoredPath]:
         """Those that are left."""
         numbers = sorted(_numbers(self._folder / "snapshot", "snapshot-"))
         oldest_ms = time.time() * 1000 - _OLD_MS
@@ -267,7 +272,7 @@ class PaimonSnapshots:
                 self._snapshot_path(number).unlink(missing_ok=True)
         return [self._snapshot_path(number) for number in numbers if number >= first]
 
-    def _needed(self, snapshots: Sequence[Path]) -> set[str]:
+    def _needed(self, snapshots: Sequence[StoredPath]) -> set[str]:
         """Names of the files that snapshots, tags and branches name."""
         described = [json.loads(path.read_text("utf-8")) for path in snapshots]
         # A list of manifests has a name of its own, also after somebody deleted the table.
@@ -276,7 +281,7 @@ class PaimonSnapshots:
             for snapshot in described
             for key in [snapshot["deltaManifestList"]]
         }
-        branches = list(self._folder.glob("branch/*"))
+        branches: list[StoredPath] = list(self._folder.glob("branch/*"))
         paths = [path for branch in branches for path in branch.glob("snapshot/snapshot-*")]
         paths += [path for folder in (self._folder, *branches) for path in folder.glob("tag/tag-*")]
         complete = [described[0], described[-1], *(json.loads(path.read_text("utf-8")) for path in paths)]
@@ -300,6 +305,6 @@ class PaimonSnapshots:
             yield from (vector.file for vector in read_vectors(self._read(index_manifest)).values())
 
 
-def _numbers(folder: Path, prefix: str) -> Iterator[int]:
-    names = os.listdir(folder) if folder.exists() else ()
+def _numbers(folder: StoredPath, prefix: str) -> Iterator[int]:
+    names = file_names(folder)
     return (int(name.removeprefix(prefix)) for name in names if re.fullmatch(rf"{prefix}\d+", name))
