@@ -63,14 +63,15 @@ def delta_lake(tmp_path: Path, folder: S3Path) -> ToyLake:
     return ToyLake(tmp_path, bucket=folder)
 
 
-def test_each_checkpoint_gets_its_version(lake: ToyLake) -> None:
-    for _ in range(11):
+@pytest.mark.parametrize("checkpoints", [3, pytest.param(11, marks=pytest.mark.slow)])
+def test_each_checkpoint_gets_its_version(lake: ToyLake, checkpoints: int) -> None:
+    for _ in range(checkpoints):
         lake.add()
     lake.deliver()
     lake.check(last=3)
-    for table, version in lake.checkpoints[11].items():
+    for table, version in lake.checkpoints[checkpoints].items():
         sink: Any = lake.open()
-        assert sink.audit(table, CheckpointNumber(11)) == sink.digest_files(version)
+        assert sink.audit(table, CheckpointNumber(checkpoints)) == sink.digest_files(version)
         assert sink.damage(table, version) is None
 
 
@@ -135,15 +136,19 @@ def test_another_lake_is_refused(delta_lake: ToyLake) -> None:
         delta_lake.publication().claim("its copy")
 
 
-def test_the_version_of_another_writer_is_set_aside(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By processes that die at every object."""
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lake", ["delta", "hudi", "paimon"], indirect=True)
+def test_the_version_of_another_writer_is_set_aside(
+    lake: ToyLake, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """By processes that die at an object each."""
     lake.add()
     lake.deliver()
     (lake.table_folder(LINES) / OTHERS[lake.format]).put(b'{"commitInfo": {}}\n')
     lake.add()
     with pytest.raises(SinkError, match="PUBLICATION_DIVERGED"):
         lake.deliver()
-    strikes = Strikes(monkeypatch)
+    strikes = Strikes(monkeypatch, every)
     while True:
         sink = lake.open()
         reason = sink.damage(LINES, None)
@@ -158,21 +163,21 @@ def test_the_version_of_another_writer_is_set_aside(lake: ToyLake, monkeypatch: 
         strikes.left = -1
         assert not lake.table_folder(LINES).is_dir()
         assert list(S3Path.parse(aside, sink._folder.client).below())
-    assert strikes.number > 10
+    assert strikes.number > 5
     lake.deliver()
     assert (lake.shown(LINES), lake.shown(ORDERS)) == (lake.rows(LINES, 2), lake.rows(ORDERS, 2))
 
 
 class Strikes:
-    """Ends the process at the n-th object that is copied, written or removed, each time at the next one."""
+    """Ends the process at the n-th object that is copied, written or removed, each time at a later one."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.number, self.left = 0, -1
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+        self.number, self.left, self.every = 0, -1, every
         for name in ("copy_from", "put", "unlink", "create"):
             monkeypatch.setattr(S3Path, name, self._counting(getattr(S3Path, name)))
 
     def next(self) -> None:
-        self.number += 1
+        self.number += self.every
         self.left = self.number
 
     def _counting(self, write: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,14 +190,17 @@ class Strikes:
         return counted
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lake", ["delta", "hudi", "paimon"], indirect=True)
-def test_a_rename_that_dies_at_an_object_is_completed(lake: ToyLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_dies_at_an_object_is_completed(
+    lake: ToyLake, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
     lake.add()
     lake.deliver()
     moved = replace(LINES, table="moved")
     with pytest.raises(SinkError, match="SINK_NAME_TAKEN"):
         lake.open().rename_mirror(LINES, ORDERS)
-    strikes = Strikes(monkeypatch)
+    strikes = Strikes(monkeypatch, every)
     while True:
         sink = lake.open()
         assert sink.mirror_of(LINES) is not None
@@ -203,7 +211,7 @@ def test_a_rename_that_dies_at_an_object_is_completed(lake: ToyLake, monkeypatch
         except CrashError:
             pass
     strikes.left = -1
-    assert strikes.number > 8
+    assert strikes.number > 5
     assert sink.mirror_of(LINES) is None
     shown = lake.open().published()
     assert shown is not None

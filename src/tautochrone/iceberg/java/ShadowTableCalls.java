@@ -1,11 +1,17 @@
 package tautochrone;
 
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.FutureTask;
 import java.util.function.Function;
 import java.util.stream.Stream;
 
@@ -73,15 +79,21 @@ public final class ShadowTableCalls {
         NameMapping names = NameMappingParser.fromJson(mapping);
         StringBuilder text = new StringBuilder();
         String[] texts = files.split(SEPARATOR, -1);
+        Footers footers = new Footers(conf, texts);
+        try {
+            describe(footers, spec, names, texts, text);
+        } finally {
+            footers.close();
+        }
+        return text.toString();
+    }
+
+    private void describe(
+            Footers footers, PartitionSpec spec, NameMapping names, String[] texts, StringBuilder text)
+            throws Exception {
         String before = "";
         for (int i = 0; i + 2 < texts.length; i += 3) {
-            ParquetMetadata footer;
-            ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(new Path(texts[i]), conf));
-            try {
-                footer = reader.getFooter();
-            } finally {
-                reader.close();
-            }
+            ParquetMetadata footer = footers.next();
             Stream none = new ArrayList().stream();
             DataFiles.Builder builder = DataFiles.builder(spec)
                     .withPath(texts[i])
@@ -110,7 +122,70 @@ public final class ShadowTableCalls {
             collectMilliseconds(columns, milliseconds);
             append(text, milliseconds.toString());
         }
-        return text.toString();
+    }
+
+    /** The footers of files in their order. Of many files some are read ahead, because storages answer late. */
+    private static final class Footers {
+        private static final int READERS = 8;
+        private static final int AHEAD = 32;
+        /** So few are read faster than threads are started. */
+        private static final int FEW = 4;
+
+        private final Configuration conf;
+        private final String[] texts;
+        private final ExecutorService pool;
+        private final ArrayDeque pending = new ArrayDeque();
+        private int begun = 0;
+
+        /** @param texts of each file three, of which the first one is its location */
+        Footers(Configuration conf, String[] texts) {
+            this.conf = conf;
+            this.texts = texts;
+            this.pool = texts.length / 3 > FEW ? Executors.newFixedThreadPool(READERS) : null;
+        }
+
+        ParquetMetadata next() throws Exception {
+            while (begun + 2 < texts.length && pending.size() < (pool == null ? 1 : AHEAD)) {
+                FutureTask reading = new FutureTask(new Footer(conf, texts[begun]));
+                pending.add(reading);
+                begun += 3;
+                if (pool == null) {
+                    reading.run();
+                } else {
+                    pool.execute(reading);
+                }
+            }
+            try {
+                return (ParquetMetadata) ((FutureTask) pending.remove()).get();
+            } catch (ExecutionException error) {
+                throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
+            }
+        }
+
+        void close() {
+            if (pool != null) {
+                pool.shutdownNow();
+            }
+        }
+    }
+
+    private static final class Footer implements Callable {
+        private final Configuration conf;
+        private final String location;
+
+        Footer(Configuration conf, String location) {
+            this.conf = conf;
+            this.location = location;
+        }
+
+        public Object call() throws Exception {
+            ParquetFileReader reader = ParquetFileReader.open(HadoopInputFile.fromPath(new Path(location), conf));
+            try {
+                return reader.getFooter();
+            } finally {
+                reader.close();
+            }
+        }
     }
 
     /** Iceberg takes the statistics of such columns for microseconds, and filters by them skip rows. */

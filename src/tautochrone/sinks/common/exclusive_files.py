@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +119,21 @@ def copy_objects(before: StoredPath, after: StoredPath) -> None:
         (after / path.relative_to(before).as_posix()).copy_from(path)
 
 
-def remove_folder(folder: StoredPath, *, last: str) -> None:
+def remove_folder(folder: StoredPath, *, last: str, check: Callable[[], None] | None = None) -> None:
     """Remove a folder and all that is in it. Repeatable. It loses its name first, so that readers see all of
     it or nothing. A bucket has no such step: objects go one by one.
 
     Args:
         last: the folder in it of which the objects go last.
+        check: called before each object goes: others may have begun the folder anew meanwhile.
     """
     if isinstance(folder, S3Path):
         log = f"{folder / last}/"
         for path in sorted(
             folder.below(), key=lambda path: (not str(path).startswith(log), path), reverse=True
         ):
+            if check is not None:
+                check()
             path.unlink()
         return
     leaving = _leaving(folder)

@@ -392,10 +392,10 @@ class PublicationSink(TransactionSteps):
         tables.mkdir(parents=True, exist_ok=True)
         number = max((int(name) for name in file_names(tables) if name.isdecimal()), default=0) + 1
         self._forget_versions(table)
-        self._move_aside(table, folder, tables / str(number))
+        self._move_aside(table, folder, tables / str(number), fence)
         return str(tables / str(number))
 
-    def _move_aside(self, table: TableName, folder: StoredPath, aside: StoredPath) -> None:
+    def _move_aside(self, table: TableName, folder: StoredPath, aside: StoredPath, fence: Fence) -> None:
         if not isinstance(folder, S3Path):
             assert not isinstance(aside, S3Path)
             # One step: the log is gone, and `_finish` and `commit` know what that means.
@@ -411,7 +411,7 @@ class PublicationSink(TransactionSteps):
             commits = {name: commit for name, commit in decision.commits.items() if name != table}
             decision = replace(decision, commits=commits)
         self._states_folder.change(state, heads=heads, decision=decision)
-        remove_folder(folder, last=self._log_folder)
+        remove_folder(folder, last=self._log_folder, check=lambda: self._require_newest_fence(fence))
 
     def _forget_versions(self, table: TableName) -> None:
         """Take a table out of the lists of checkpoints: what begins anew counts its versions anew."""
