@@ -29,6 +29,8 @@ def test_hadoop_lists_the_same_files(
     monkeypatch.setattr(storage, "local_folder", lambda _: None)
     assert sorted(reader.files(folder, below=below, without="k 1=ü"), key=str) == some
     assert sorted(reader.files(folder, below=below), key=str) == own
+    assert sorted(reader.names(folder)) == [".hidden", "a.parquet"]
+    assert reader.names(f"{folder}/none") == []
     assert reader.files(f"{folder}/none") == []
 
 

@@ -65,15 +65,8 @@ class Storage:
         local = local_folder(folder)
         if local is not None:
             return [entry.name for entry in local.iterdir()] if local.is_dir() else []
-        with _hadoop_errors(folder):
-            path = self._jvm.org.apache.hadoop.fs.Path(folder)
-            files = self._file_system(path)
-            if not files.exists(path):
-                return []
-            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(files.listStatus(path))
-            # One message for all; names in a log have no such separator.
-            text = str(self._jvm.java.util.Arrays.toString(paths))[1:-1]
-            return [each.rpartition("/")[2] for each in text.split(", ")] if text else []
+        # Some file systems answer arrays of a class of their own, for which Py4J has no method of `FileUtil`.
+        return [file.path for file in self.files(folder)]
 
     def files(self, folder: str, *, below: bool = False, without: str = "") -> list[StoredFile]:
         """The files in a folder, hidden ones included; none if there is no such folder.

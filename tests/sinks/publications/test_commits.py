@@ -32,7 +32,7 @@ from tests.support.paimon import append_rows, create_tag, paimon_rows, paimon_sn
 from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.names import CheckpointNumber, Fence, Version
 from tautochrone.model.sink import TakesFiles, TransactionState
-from tautochrone.sinks.common import publication, publication_state
+from tautochrone.sinks.common import exclusive_files, publication, publication_state
 from tautochrone.sinks.common.publication import PublicationSink
 from tautochrone.sinks.delta import commits, log
 from tautochrone.sinks.delta import sink as delta_sink
@@ -41,7 +41,6 @@ from tautochrone.sinks.delta.sink import open_delta_publication
 from tautochrone.sinks.hudi import sink as hudi_sink
 from tautochrone.sinks.hudi import timeline
 from tautochrone.sinks.hudi.sink import HudiTable
-from tautochrone.sinks.paimon import sink as paimon_sink
 from tautochrone.sinks.paimon import snapshots
 
 WRITES: list[tuple[Any, str]] = [
@@ -51,13 +50,11 @@ WRITES: list[tuple[Any, str]] = [
     (log, "replace_file"),
     (commits, "write_synced"),
     (timeline, "put_if_absent"),
-    (hudi_sink, "link_file"),
-    (commits, "link_file"),
+    (exclusive_files, "link_file"),
     (HudiTable, "_without_rows"),
     (snapshots, "put_if_absent"),
     (snapshots, "replace_file"),
     (snapshots, "write_synced"),
-    (paimon_sink, "link_file"),
 ]
 """All functions by which a publication writes a file."""
 

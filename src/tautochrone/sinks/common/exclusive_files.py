@@ -10,7 +10,8 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ __all__ = [
     "copy_objects",
     "file_names",
     "has_folder",
-    "link_file",
+    "link_files",
     "move_folder",
     "opened_parquet",
     "put_if_absent",
@@ -59,6 +60,8 @@ def put_if_absent(path: StoredPath, content: bytes) -> bool:
     return True
 
 
+_COPIES = 8
+"""So many files are copied at a time."""
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 """What no further try changes: another file system, or one without links."""
 
@@ -90,6 +93,20 @@ def link_file(sink: str, table: TableName, source: StoredPath, path: StoredPath)
             parameters={"sink": sink, "table": str(table)},
             retryable=error.errno not in _NO_LINKS,
         ) from error
+
+
+def link_files(sink: str, table: TableName, links: Sequence[tuple[StoredPath, StoredPath]]) -> None:
+    """`link_file` of each source and path. A bucket copies several at a time.
+
+    Raises:
+        SinkError: `PUBLICATION_FILE_NOT_LINKED`.
+    """
+    if len(links) > 1 and isinstance(links[0][1], S3Path):
+        with ThreadPoolExecutor(_COPIES) as pool:
+            list(pool.map(lambda link: link_file(sink, table, *link), links))
+        return
+    for source, path in links:
+        link_file(sink, table, source, path)
 
 
 def replace_file(path: StoredPath, content: bytes) -> None:

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from tautochrone.model.lake import ColumnStatistics, DataFile, VersionFiles
 from tautochrone.model.sink import Intent
-from tautochrone.sinks.common.exclusive_files import link_file, write_synced
+from tautochrone.sinks.common.exclusive_files import link_files, write_synced
 from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
 from tautochrone.sinks.common.object_paths import StoredPath
 from tautochrone.sinks.delta.log import Actions
@@ -240,12 +240,13 @@ class CommitBuilder:
         moves_rows: Sequence[bool],
     ) -> Iterator[dict[str, Any]]:
         columns = list(leaf_columns(files.columns, by_id=self.by_id))
+        paths = [stored_file(self.sink, files.table, file, self.folder) for file in added]
+        if self.links:
+            names = [self.folder / unquote(self.path_of(file)) for file in added]
+            link_files(self.sink, files.table, list(zip(paths, names, strict=True)))
         statistics = files.statistics([file.location for file in added])
-        for file, known, moves in zip(added, statistics, moves_rows, strict=True):
-            path = stored_file(self.sink, files.table, file, self.folder)
+        for file, path, known, moves in zip(added, paths, statistics, moves_rows, strict=True):
             vector = vectors.get(file.location)
-            if self.links:
-                link_file(self.sink, files.table, path, self.folder / unquote(self.path_of(file)))
             add: dict[str, Any] = {
                 "path": self.path_of(file),
                 "partitionValues": {},

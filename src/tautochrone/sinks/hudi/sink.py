@@ -30,7 +30,7 @@ from pyroaring import BitMap64
 from tautochrone.model.lake import S3_OPTIONS, DataFile, DeletionVector, VersionFiles, is_on_s3
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, Intent, TransactionState
-from tautochrone.sinks.common.exclusive_files import link_file, opened_parquet, size_of, sync_folder
+from tautochrone.sinks.common.exclusive_files import link_files, opened_parquet, size_of, sync_folder
 from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.options import require_known
@@ -230,8 +230,9 @@ class HudiTable:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._timeline.create(self._table.table)
         self._timeline.begin(commit.version, replaces=replaces)
-        for name, source in content["sources"].items():
-            link_file(self._sink, self._table, self._source(source), self._folder / name)
+        sources = content["sources"].items()
+        links = [(self._source(source), self._folder / name) for name, source in sources]
+        link_files(self._sink, self._table, links)
         sync_folder(self._folder)
         if not self._timeline.complete(commit.version, content["metadata"], replaces=replaces):
             raise diverged_error(self._sink, self._table, self._folder, commit.version)

@@ -21,7 +21,7 @@ from typing import Any
 from tautochrone.model.lake import S3_OPTIONS, DataFile, VersionFiles
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Digest, Intent
-from tautochrone.sinks.common.exclusive_files import link_file, read_range, size_of
+from tautochrone.sinks.common.exclusive_files import link_files, read_range, size_of
 from tautochrone.sinks.common.file_columns import (
     FileColumns,
     FileTypes,
@@ -189,11 +189,12 @@ class PaimonTable:
         stored = {name: self._stored_fields(files, file) for name, file in new.items()}
         schema, schemas, numbers = self._numbered(before, fields, stored)
         changes = _Changes(schema=schema, schemas=schemas)
-        for name, file in new.items():
-            path = stored_file(self._sink, self._table, file, self._folder)
-            link_file(self._sink, self._table, path, self._folder / BUCKET_FOLDER / name)
-            changes.staged.append(f"{BUCKET_FOLDER}/{name}")
-            changes.added.append(Added(name, file.bytes, file.rows, numbers[name]))
+        names = [f"{BUCKET_FOLDER}/{name}" for name in new]
+        paths = (stored_file(self._sink, self._table, file, self._folder) for file in new.values())
+        links = [(path, self._folder / name) for path, name in zip(paths, names, strict=True)]
+        link_files(self._sink, self._table, links)
+        changes.staged += names
+        changes.added += [Added(name, file.bytes, file.rows, numbers[name]) for name, file in new.items()]
         changes.removed = [file for name, file in before.files.items() if name not in by_name]
         self._stage_vectors(files, by_name, before, changes)
         return changes
