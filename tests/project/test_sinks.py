@@ -170,6 +170,15 @@ def test_a_publication_on_s3_has_the_options_of_the_lake(tmp_path: Path) -> None
     assert sinks[HUDI].options == {"folder": f"{tmp_path}/storage/publications/hudi"}
 
 
+def test_publications_are_in_the_storage_on_s3(tmp_path: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text("name: shop\nstorage: s3a://b/shop\nlibraries: []\n")
+    (tmp_path / "tautochrone.toml").write_text(
+        '[meta]\nurl = "http://x"\n[lake.options]\ntype = "rest"\nuri = "http://x"\n"s3.region" = "r"\n'
+    )
+    sinks = load_settings(load_spec(tmp_path / "spark-pipeline.yml"), environment={}).sinks
+    assert sinks[DELTA].options == {"folder": "s3a://b/shop/publications/delta", "s3.region": "r"}
+
+
 def test_sections_of_the_settings_file(tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yml").write_text("name: shop\nstorage: storage\nlibraries: []\n")
     (tmp_path / "tautochrone.toml").write_text(

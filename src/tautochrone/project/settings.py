@@ -421,7 +421,7 @@ def load_settings(
             sink_settings(values),
             optional_setting("lake", "publish") or (),
             setting("lake", "other_formats"),
-            spec.storage_path,
+            spec.storage_root,
             catalog.s3_options,
         ),
         participants=participant_settings(values),

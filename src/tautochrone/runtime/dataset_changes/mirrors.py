@@ -9,7 +9,7 @@ from functools import partial
 
 from tautochrone.errors import SinkError
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import is_on_s3
+from tautochrone.model.lake import local_folder
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import DropsMirrors, RenamesMirrors, Sink
 from tautochrone.runtime.job.job import Job
@@ -134,7 +134,7 @@ def _declared(job: Job) -> Sequence[_Declared]:
     delivered = {sink.name for sink in job.store.deliveries.sinks()}
     for name, section in settings.items():
         # All publications have settings. One that was never used needs no server and no package of one.
-        is_unused = name not in delivered and is_on_s3(section.options.get("folder", ""))
+        is_unused = name not in delivered and local_folder(section.options.get("folder", "")) is None
         is_known = section.format is not None and has_adapter(section.format)
         if name not in sinks and is_known and not is_unused:
             sinks[name] = _Declared(name, str(section.format), section.options)
