@@ -34,7 +34,6 @@ __all__ = [
     "NO_VERSION",
     "POSITION_COLUMN",
     "RESERVED_COLUMNS",
-    "S3_OPTIONS",
     "AppendedRows",
     "ChangeKind",
     "CollectedChange",
@@ -62,7 +61,6 @@ __all__ = [
     "TaskStage",
     "TaskWriter",
     "VersionFiles",
-    "is_on_s3",
     "local_folder",
 ]
 
@@ -409,25 +407,6 @@ def local_folder(location: str) -> Path | None:
         _authority, _slash, path = path.removeprefix("//").partition("/")
         path = f"/{path}"
     return Path(path)
-
-
-def is_on_s3(location: str) -> bool:
-    """
-    >>> is_on_s3("s3a://bucket/key"), is_on_s3("/s3/key")
-    (True, False)
-    """
-    return location.lower().startswith(("s3://", "s3a://", "s3n://"))
-
-
-S3_OPTIONS = (
-    "s3.endpoint",
-    "s3.region",
-    "s3.access-key-id",
-    "s3.secret-access-key",
-    "s3.session-token",
-    "s3.path-style-access",
-)
-"""How a server of S3 is asked, as Iceberg names the options."""
 
 
 class VersionFiles(Protocol):

@@ -19,7 +19,7 @@ from tautochrone.model.alarms import AlarmLimits, NotificationForm
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.lake import is_on_s3
+from tautochrone.model.s3 import is_on_s3
 from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog

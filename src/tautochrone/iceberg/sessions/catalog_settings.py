@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from tautochrone.errors import SettingsError
-from tautochrone.model.lake import S3_OPTIONS
+from tautochrone.model.s3 import S3_OPTIONS
 
 __all__ = ["SPARK_CATALOG_CLASSES", "CatalogSettings", "check_supported"]
 
@@ -70,7 +70,7 @@ class CatalogSettings:
 
     @property
     def s3_options(self) -> dict[str, str]:
-        """How the catalog's files on S3 are opened: some of `model.lake.S3_OPTIONS`."""
+        """How the catalog's files on S3 are opened: some of `model.s3.S3_OPTIONS`."""
         options = {**self.file_options, **self.options}
         named = {option: options[option] for option in S3_OPTIONS if option in options}
         if "client.region" in options:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import DataFile, is_on_s3
+from tautochrone.model.lake import DataFile
 from tautochrone.model.names import TableName
+from tautochrone.model.s3 import is_on_s3
 from tautochrone.sinks.common.exclusive_files import opened_parquet
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tautochrone.model.lake import S3_OPTIONS
+from tautochrone.model.s3 import S3_OPTIONS
 from tautochrone.sinks.common.options import needs_package
 
 __all__ = ["ObjectStatus", "S3Path", "StoredPath", "s3_folder"]
@@ -31,7 +31,7 @@ def s3_folder(sink: str, location: str, options: Mapping[str, str]) -> S3Path:
     """A folder on S3.
 
     Args:
-        options: some of `model.lake.S3_OPTIONS`. Without keys those of the environment are taken.
+        options: some of `model.s3.S3_OPTIONS`. Without keys those of the environment are taken.
 
     Raises:
         SinkError: `SINK_PACKAGE_MISSING`.

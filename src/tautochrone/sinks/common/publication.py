@@ -24,9 +24,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 from tautochrone.errors import SinkError
-from tautochrone.model.lake import RowChange, Rows, VersionFiles, is_on_s3, local_folder
+from tautochrone.model.lake import RowChange, Rows, VersionFiles, local_folder
 from tautochrone.model.names import CheckpointNumber, Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.s3 import is_on_s3
 from tautochrone.model.sink import (
     Capabilities,
     Digest,

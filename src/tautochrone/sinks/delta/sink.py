@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tautochrone.model.lake import S3_OPTIONS, VersionFiles, is_on_s3
+from tautochrone.model.lake import VersionFiles
 from tautochrone.model.names import TableName
+from tautochrone.model.s3 import S3_OPTIONS, is_on_s3
 from tautochrone.model.sink import Digest, Intent
 from tautochrone.sinks.common.exclusive_files import read_range, size_of
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath

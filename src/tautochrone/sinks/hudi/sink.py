@@ -27,8 +27,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from tautochrone.model.lake import S3_OPTIONS, DataFile, DeletionVector, VersionFiles, is_on_s3
+from tautochrone.model.lake import DataFile, DeletionVector, VersionFiles
 from tautochrone.model.names import TableName
+from tautochrone.model.s3 import S3_OPTIONS, is_on_s3
 from tautochrone.model.sink import Digest, Intent, TransactionState
 from tautochrone.sinks.common.exclusive_files import link_files, opened_parquet, size_of, sync_folder
 from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file

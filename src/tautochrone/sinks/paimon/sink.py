@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tautochrone.model.lake import S3_OPTIONS, DataFile, VersionFiles
+from tautochrone.model.lake import DataFile, VersionFiles
 from tautochrone.model.names import TableName
+from tautochrone.model.s3 import S3_OPTIONS
 from tautochrone.model.sink import Digest, Intent
 from tautochrone.sinks.common.exclusive_files import link_files, read_range, size_of
 from tautochrone.sinks.common.file_columns import (
