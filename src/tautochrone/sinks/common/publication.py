@@ -78,8 +78,6 @@ _CHECKPOINTS = "checkpoints"
 """The folder in which each checkpoint is a file."""
 _SET_ASIDE = "set-aside"
 """The folder of damaged tables, which nobody reads or removes."""
-_COPIED = b"copied"
-"""Of the mark of a move: all objects are in the new folder."""
 _LISTED = 1_000
 """So many checkpoints are listed at most."""
 
@@ -470,10 +468,14 @@ class PublicationSink(TransactionSteps):
         state = self._finished()
         before, after = self._table_folder(old), self._table_folder(new)
         move = _MoveOfObjects(self._folder, before, after)
-        if before.is_dir() and after.is_dir() and not move.is_begun():
+        # A table that is under way has one of the names in the state.
+        are_two = self._names(state, old) and self._names(state, new)
+        if before.is_dir() and after.is_dir() and (are_two or not move.is_begun()):
             raise name_taken_error(self.name, new, str(after), "folder", str(self._folder))
         if isinstance(before, S3Path):
-            move.copy()
+            if self._names(state, old):
+                # Also what a process that died has copied: only the state says that all is there.
+                move.copy()
         elif before.exists():
             move_folder(before, after)
         if self._names(state, old):
@@ -513,8 +515,7 @@ class PublicationSink(TransactionSteps):
 class _MoveOfObjects:
     """A folder of a bucket gets another name, object by object; on this machine nothing.
 
-    A file beside the states says how far it is: who finds both folders knows by it that one is a copy, and
-    whether it is complete.
+    A file beside the states says that it is under way: who finds both folders knows by it that one is a copy.
     """
 
     def __init__(self, publication: StoredPath, before: StoredPath, after: StoredPath) -> None:
@@ -527,11 +528,8 @@ class _MoveOfObjects:
         return self._on_s3 and self._mark.exists()
 
     def copy(self) -> None:
-        if not self._before.is_dir() or (self.is_begun() and self._mark.read_bytes() == _COPIED):
-            return
         replace_file(self._mark, b"")
         copy_objects(self._before, self._after)
-        replace_file(self._mark, _COPIED)
 
     def finish(self, *, last: str) -> None:
         if self.is_begun():
