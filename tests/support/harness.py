@@ -90,6 +90,7 @@ class Pipeline:
         spark: any session; a new one on the same context is bound to the project's lake.
         spec: the text of `spark-pipeline.yml`; by default everything below `definitions/`.
         settings: the text of `tautochrone.toml`.
+        target: the target of the project; None: the settings' own.
         may_fall_back: whether a view that could not follow a change may be compared instead. That gives
             the same rows, so nothing else would show it.
     """
@@ -101,6 +102,7 @@ class Pipeline:
         *,
         spec: str = _SPEC,
         settings: str = "",
+        target: str | None = None,
         may_fall_back: bool = False,
     ) -> None:
         self.folder = folder
@@ -108,7 +110,7 @@ class Pipeline:
         self.write("spark-pipeline.yml", spec)
         if settings:
             self.write("tautochrone.toml", settings)
-        self._options = Options(spec=str(folder / "spark-pipeline.yml"))
+        self._options = Options(spec=str(folder / "spark-pipeline.yml"), target=target)
         self.reload()
         self.session = _bound(spark, self.settings)
         self.effects = CountingEffects()
@@ -163,7 +165,13 @@ class Pipeline:
         self._close_project()
         happened = Happened()
         self.effects = CountingEffects()
-        project = Project(self._options, happened.take, base=self.session, effects=effects or self.effects)
+        project = Project(
+            self._options,
+            happened.take,
+            base=self.session,
+            effects=effects or self.effects,
+            renews_roots=True,
+        )
         self._project = project
         self._job = project.job(full)
         as_process(self._job)

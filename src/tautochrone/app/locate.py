@@ -9,6 +9,7 @@ from pathlib import Path
 from tautochrone.project.setting_layers import Given, Value
 from tautochrone.project.settings import Settings, effective_values, load_settings
 from tautochrone.project.spec import PipelineSpec, find_spec, load_spec
+from tautochrone.project.targets import at_target
 from tautochrone.traces import keep_traces, logs_of
 
 __all__ = ["Options", "locate", "settings_in_force"]
@@ -23,6 +24,7 @@ class Options:
     master: str | None = None
     interval: str | None = None
     job: str | None = None
+    target: str | None = None
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -36,6 +38,8 @@ class Options:
             given.append(Given("--interval", self.interval, path=("run", "interval")))
         if self.job is not None:
             given.append(Given("--job", self.job, path=("run", "job")))
+        if self.target is not None:
+            given.append(Given("--target", self.target, path=("run", "target")))
         return given
 
 
@@ -62,4 +66,5 @@ def settings_in_force(options: Options) -> list[Value]:
 
 
 def _spec(options: Options) -> PipelineSpec:
-    return load_spec(Path(options.spec) if options.spec else find_spec(Path.cwd()))
+    spec = load_spec(Path(options.spec) if options.spec else find_spec(Path.cwd()))
+    return at_target(spec, options.flags)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -24,6 +25,7 @@ from tautochrone.app.query_runner import SparkQueryRunner
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import Identity, check_storage, identify, lake_id
 from tautochrone.app.stores import existing_store, project_store, require_release
+from tautochrone.app.target_roots import TargetRoots
 from tautochrone.errors import DefinitionError, ForeignTableError
 from tautochrone.iceberg.sessions.spark_sessions import empty_session, lake_conf, start_session
 from tautochrone.iceberg.tables.catalog import IcebergLake
@@ -45,8 +47,8 @@ from tautochrone.project.deferred_frames import existing_tables
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, datasets_of, shared_sources
 from tautochrone.project.loading import load_definitions, settings_to_evaluate_with, with_quarantines
-from tautochrone.project.settings import Settings
-from tautochrone.project.sinks import sink_declarations, stream_sinks
+from tautochrone.project.settings import Settings, SinksOff
+from tautochrone.project.sinks import sink_declarations, stream_sinks, without_sinks
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.sqltext import NameScope
 from tautochrone.project.validate import mapped_datasets, mapping_reason
@@ -74,6 +76,14 @@ _log = logging.getLogger(__name__)
 def log_event(event: events.Event) -> None:
     """A listener for commands whose answer is something else than events."""
     _log.debug("%s", event)
+
+
+T = TypeVar("T")
+
+
+def _ingested(graph: Graph) -> frozenset[TableName]:
+    """The tables of which a flow reads from outside the lake."""
+    return frozenset(name for name in graph.order if graph.inputs(name).external_streams)
 
 
 def _redacting(emit: events.Emit) -> events.Emit:
@@ -131,6 +141,7 @@ class Project(Closeable):
         effects: performs the durable steps; chosen by the environment when absent.
         short_lived: tune a Spark that is started here for one answer.
         located: spec and settings, if the caller has loaded them.
+        renews_roots: a run: if it reads the tables of another target, they are taken at a new checkpoint.
     """
 
     def __init__(
@@ -142,6 +153,7 @@ class Project(Closeable):
         effects: Effects | None = None,
         short_lived: bool = False,
         located: tuple[PipelineSpec, Settings] | None = None,
+        renews_roots: bool = False,
     ) -> None:
         self.spec, self.settings = located or locate(options)
         self._identity = check_storage(self.spec, self.settings)
@@ -161,7 +173,18 @@ class Project(Closeable):
         self.effects: Effects = effects or effects_from_environment()
         self._foreign_sources: Mapping[TableName, ForeignSource] = {}
         self._foreign_tables = ForeignTables(self.base)
-        self.lake = IcebergLake(self.base, self.settings.catalog.name, self.effects, self.settings.durability)
+        self.lake = IcebergLake(
+            self.base,
+            self.settings.catalog.name,
+            self.effects,
+            self.settings.durability,
+            self.settings.foreign_folders,
+        )
+        self._renews_roots = renews_roots
+        self._roots: TargetRoots | None = None
+        if self.settings.target is not None and self.settings.target.roots_from is not None:
+            self._roots = TargetRoots(self.spec, self.settings, renews=renews_roots)
+            self._exit_stack.callback(self._roots.close)
 
     def _download_jars(self) -> None:
         """Before Spark starts for the first time: one event for each jar, as some are large."""
@@ -184,10 +207,13 @@ class Project(Closeable):
         """
         definitions = self._loaded(full)
         graph = analyse(definitions, self.base, self.settings.catalog.name, self._external_schema)
+        if self._roots is not None and self._roots.take_also(_ingested(graph)):
+            definitions = self._loaded(full)
+            graph = analyse(definitions, self.base, self.settings.catalog.name, self._external_schema)
         check_light_logs(graph)
-        check_limits(self.settings.limits, graph)
-        check_bad_records(self.settings.bad_records, graph)
-        check_recreated_topics(self.settings.recreated_topics, graph)
+        check_limits(self._of_flows(self.settings.limits), graph)
+        check_bad_records(self._of_flows(self.settings.bad_records), graph)
+        check_recreated_topics(self._of_flows(self.settings.recreated_topics), graph)
         sink_declarations(graph.definitions, graph, self.settings.sinks, has_adapter)
         stream_sinks(graph.definitions, graph, self.settings.sinks, has_adapter)
         # Analysis decides the kind of some datasets.
@@ -227,6 +253,10 @@ class Project(Closeable):
             )
         self._foreign_sources = definitions.scope.foreign.sources
         self._report_settings(definitions)
+        if self.settings.sinks_off is not None:
+            definitions = self._without_sinks(definitions, self.settings.sinks_off)
+        if self._roots is not None:
+            definitions = self._roots.without_roots(definitions)
         definitions = with_quarantines(definitions, self.settings.bad_records)
         return with_snapshot_columns(
             definitions,
@@ -234,6 +264,17 @@ class Project(Closeable):
             self._external_schema,
             partial(self._snapshot_position, definitions.scope, full),
         )
+
+    def _without_sinks(self, definitions: Definitions, off: SinksOff) -> Definitions:
+        definitions, names = without_sinks(definitions)
+        if names or off.names:
+            self._emit(events.SinksOff(sinks=sorted({*names, *off.names}), reason=off.reason))
+        return definitions
+
+    def _of_flows(self, settings: Mapping[str, T]) -> Mapping[str, T]:
+        """Settings by flow, without those of flows that another target runs."""
+        flows = frozenset[str]() if self._roots is None else self._roots.flows
+        return {name: setting for name, setting in settings.items() if name not in flows}
 
     def _report_settings(self, definitions: Definitions) -> None:
         """What of the settings and definitions is not done as it is written."""
@@ -344,7 +385,8 @@ class Project(Closeable):
             MetaError: the store cannot be opened; without `migrate` `META_STORE_OTHER_RELEASE`.
         """
         definitions, all_jobs = self.analysed(full)
-        graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
+        jobs = self.settings.jobs if self._roots is None else self._roots.without_tables(self.settings.jobs)
+        graph = all_jobs.only(datasets_of(self.settings.job, jobs, definitions, all_jobs))
         listeners, monitor = self._listeners(graph), self._monitor()
 
         def emit(event: events.Event) -> None:
@@ -355,6 +397,8 @@ class Project(Closeable):
         identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
+        if self._roots is not None and self._renews_roots:
+            self._roots.show(self.lake, all_jobs.external, sorted(_ingested(graph)), self._emit)
         store = self._store_of_job(migrate=migrate)
         read_points = self.open_read_point_server(store)
         self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
@@ -471,6 +515,7 @@ class Project(Closeable):
                 raise DefinitionError(
                     error.error_class, error.message, sqlstate=error.sqlstate, hint=error.hint
                 ) from error
-        if not self.has_lake:
-            return None
+        shown = None if self._roots is None else self._roots.schema(name, self.lake)
+        if shown is not None or not self.has_lake:
+            return shown
         return self.lake.schema(name) if self.lake.exists(name) else None

@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -54,12 +54,14 @@ class Identity:
         storage: its folder as the settings name it; `real_storage` is the same without symbolic links.
         projects: for each pipeline that ran in it, by name, the folder of its spec: as it was named and
             without symbolic links.
+        targets: for each pipeline whose project has targets the one that this storage is of.
     """
 
     id: str
     storage: str
     real_storage: str
     projects: Mapping[str, Sequence[str]]
+    targets: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -67,11 +69,13 @@ class Identity:
     ) -> Identity:
         """The identity of the storage as it is now; the entries of other pipelines are kept."""
         own_project = {spec.name: list(spellings(str(spec.root), os.path.realpath(spec.root)))}
+        own_target = {} if settings.target is None else {spec.name: settings.target.name}
         return cls(
             id=storage_id,
             storage=settings.storage.rstrip("/"),
             real_storage=os.path.realpath(settings.storage),
             projects={**({} if known is None else known.projects), **own_project},
+            targets={**({} if known is None else known.targets), **own_target},
         )
 
     def project(self, pipeline: str) -> tuple[str, ...]:
@@ -221,12 +225,14 @@ def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
     """Refuse a storage that was copied, moved, or belongs to another project. Writes nothing.
 
     Raises:
-        LakeError: `STORAGE_MOVED`, `PROJECT_MOVED`, `STORAGE_OF_ANOTHER_PROJECT`, `STORAGE_UNREADABLE`,
-            `CATALOG_UNREADABLE`.
+        LakeError: `STORAGE_MOVED`, `PROJECT_MOVED`, `STORAGE_OF_ANOTHER_PROJECT`,
+            `STORAGE_OF_ANOTHER_TARGET`, `STORAGE_UNREADABLE`, `CATALOG_UNREADABLE`.
     """
     if not Path(settings.storage).is_dir():
         return None
     identity = read_identity(settings)
+    if identity is not None and settings.target is not None:
+        _check_target(identity, spec, settings.target.name, settings.storage)
     file = local_catalog(settings)
     if identity is not None and not same_folder(identity.storage, settings.storage):
         if file is not None or embedded_store(settings) or _has_read(identity, spec, settings):
@@ -238,6 +244,19 @@ def check_storage(spec: PipelineSpec, settings: Settings) -> Identity | None:
     if identity is not None:
         _check_project(identity, spec, settings)
     return identity
+
+
+def _check_target(identity: Identity, spec: PipelineSpec, target: str, storage: str) -> None:
+    owner = identity.targets.get(spec.name, target)
+    if owner != target:
+        raise LakeError(
+            "STORAGE_OF_ANOTHER_TARGET",
+            f"The storage {storage} is the one of target {owner}, not of {target}",
+            hint=f"give [targets.{target}] another storage; a target that was renamed keeps its storage when "
+            f"{FILE_NAME} there names the new one",
+            location=spec.origin_of("storage"),
+            sqlstate="55000",
+        )
 
 
 def _check_project(identity: Identity, spec: PipelineSpec, settings: Settings) -> None:
@@ -289,7 +308,7 @@ def identify(spec: PipelineSpec, settings: Settings, known: Identity | None, eff
     identity = Identity.of(spec, settings, str(uuid4()) if known is None else known.id, known)
     if known is not None and known.real_storage == identity.real_storage:
         old_project = known.project(spec.name)
-        if old_project and same_folder(old_project[0], str(spec.root)):
+        if old_project and same_folder(old_project[0], str(spec.root)) and known.targets == identity.targets:
             return known
     written = effects.perform(
         Step.STORAGE_IDENTIFY,

@@ -323,6 +323,8 @@ def _why_not_watched(job: Job) -> Reason | None:
     settings, topology = job.settings, job.topology
     if settings.jobs or job.tables_of_other_jobs() or settings.align_ms is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
+    if settings.target is not None and settings.target.roots_from is not None:
+        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"target {settings.target.roots_from}")
     if job.definitions.sinks or declared_sinks(topology, settings.sinks):
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="a sink")
     for table in job.graph.order:

@@ -120,6 +120,9 @@ def _add_command(
     added.add_argument(
         "--spec", metavar="PATH", help="the pipeline spec (default: searched from this folder upwards)"
     )
+    added.add_argument(
+        "--target", metavar="NAME", help="the target, one of [targets] (default: target below [run])"
+    )
     added.add_argument("--set", action="append", default=[], metavar="K=V", help="set a setting by its key")
     if spark:
         added.add_argument("--conf", action="append", default=[], metavar="K=V", help="set a Spark setting")

@@ -32,7 +32,7 @@ _FOREVER = -1
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Collect `--spec`, `--conf`, `--set`, `--master`, `--interval`.
+    """Collect `--spec`, `--target`, `--conf`, `--set`, `--master`, `--interval`.
 
     Raises:
         SettingsError: a `--conf` or a `--set` without `=`.
@@ -46,6 +46,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         master=getattr(arguments, "master", None),
         interval=getattr(arguments, "interval", None),
         job=getattr(arguments, "job", None),
+        target=arguments.target,
     )
 
 

@@ -150,7 +150,10 @@ def _execute(
     from tautochrone.runtime.job.topology import select
     from tautochrone.runtime.loop.run import Run, RunState
 
-    with _recording_failed_start(located[1]) as begins, Project(options, emit, located=located) as project:
+    with (
+        _recording_failed_start(located[1]) as begins,
+        Project(options, emit, located=located, renews_roots=True) as project,
+    ):
         full = None if arguments.full_refresh_all else selected[1]
         if restarts.full_refreshes_left is not None:
             full = restarts.full_refreshes_left

@@ -41,6 +41,7 @@ __all__ = [
     "Setting",
     "is_table",
     "nearest",
+    "override_of_target",
     "sections",
     "setting_of_path",
     "settings_of",
@@ -101,6 +102,13 @@ SETTINGS = (
         flag="--job",
     ),
     Setting(
+        key="run.target",
+        kind=Text(),
+        meaning="the [target](targets.md) that commands work on, one of `[targets]`",
+        variable="TAUTOCHRONE_TARGET",
+        flag="--target",
+    ),
+    Setting(
         key="run.lease",
         kind=Duration(at_least="1s"),
         default="15s",
@@ -126,6 +134,38 @@ SETTINGS = (
         key="jobs.*.datasets",
         kind=NameList(),
         meaning="the datasets of a job, `*` for any part; what no job names is the pipeline's own job's",
+    ),
+    Setting(
+        key="targets.*.storage",
+        kind=Text(),
+        meaning="the target's own storage, as `storage` in the spec; one target may leave it out and has the "
+        "spec's. All other settings may stand in `[targets.NAME]` too ([targets](targets.md))",
+    ),
+    Setting(
+        key="targets.*.production",
+        kind=Boolean(),
+        meaning="the target delivers to sinks and publications; `false` without it",
+    ),
+    Setting(
+        key="targets.*.sinks_enabled",
+        kind=Boolean(),
+        meaning="whether this target delivers to sinks and publications, whatever `production` says",
+    ),
+    Setting(
+        key="targets.*.roots_from",
+        kind=Text(),
+        meaning="the target whose ingested tables this one reads, instead of ingesting itself "
+        "([roots of another target](targets.md#roots-of-another-target))",
+    ),
+    Setting(
+        key="targets.*.roots_checkpoint",
+        kind=WholeNumber(1),
+        meaning="the published checkpoint of that target; without it each run takes the newest one",
+    ),
+    Setting(
+        key="targets.*.roots_pinned",
+        kind=Duration(at_least="1m"),
+        meaning="how long that checkpoint stays pinned in the other target's store; `24h` without it",
     ),
     Setting(
         key="lake.durability",
@@ -538,8 +578,24 @@ def setting_of_path(path: tuple[str, ...]) -> tuple[Setting, tuple[str, ...]] | 
     return None
 
 
+_TARGETS = "targets"
+
+
+def override_of_target(path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The setting that `[targets.NAME]` gives another value; None for other paths.
+
+    >>> override_of_target(("targets", "dev", "run", "interval"))
+    ('run', 'interval')
+    """
+    if path[0] != _TARGETS or len(path) < 4 or setting_of_path(path) is not None:
+        return None
+    return path[2:]
+
+
 def is_table(path: tuple[str, ...]) -> bool:
     """Whether settings may be below this path."""
+    if path[0] == _TARGETS:
+        return len(path) <= 2 or (path[2] != _TARGETS and is_table(path[2:]))
     return any(
         len(path) < len(setting.path) and _common_parts_match(setting.path, path) for setting in SETTINGS
     )

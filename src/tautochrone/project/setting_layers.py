@@ -30,6 +30,7 @@ from tautochrone.project.setting_declarations import (
     Setting,
     is_table,
     nearest,
+    override_of_target,
     sections,
     setting_of_path,
     settings_of,
@@ -50,6 +51,7 @@ __all__ = [
     "Value",
     "applicable_settings",
     "collect_values",
+    "declared_targets",
     "ignored_setting",
     "in_order",
     "is_other_engine",
@@ -233,9 +235,7 @@ def collect_values(
     for name, text, origin in (*read_spark_defaults(variables), *_from_spec(spec)):
         setting, path = _declared(("spark", "conf", name), origin)
         values[path] = _value(setting, path, text, origin)
-    for keys, value, origin in _from_file(Path(spec.root), variables):
-        setting, path = _declared(keys, origin)
-        values[path] = _value(setting, path, value, origin)
+    values = _with_file(values, spec, variables)
     for name, setting in _variables(variables):
         values[setting.path] = _from_text(setting, setting.path, variables[name], name)
     for flag in flags:
@@ -261,6 +261,53 @@ def _declared(path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, .
     known = setting_of_path(path)
     if known is None:
         raise _unknown_setting_error(path, origin)
+    return known
+
+
+_CATALOG_OPTIONS = ("lake", "options")
+
+
+def _with_file(
+    values: dict[tuple[str, ...], Value], spec: PipelineSpec, environment: Mapping[str, str]
+) -> dict[tuple[str, ...], Value]:
+    """The values, with those of the file, and then those of the chosen target."""
+    overrides: dict[tuple[str, ...], Value] = {}
+    for keys, value, origin in _from_file(Path(spec.root), environment):
+        overridden = override_of_target(keys)
+        if overridden is None:
+            setting, path = _declared(keys, origin)
+            values[path] = _value(setting, path, value, origin)
+            continue
+        # What is wrong in any target is refused, whichever is chosen.
+        setting, path = _declared_in_target(keys[1], overridden, origin)
+        override = _value(setting, path, value, origin)
+        if keys[1] == spec.target:
+            overrides[path] = override
+    if any(path[:2] == _CATALOG_OPTIONS for path in overrides):
+        # Options of one catalog mean nothing, or something else, to a catalog of another type.
+        values = {path: value for path, value in values.items() if path[:2] != _CATALOG_OPTIONS}
+    return values | overrides
+
+
+def _declared_in_target(target: str, path: tuple[str, ...], origin: str) -> tuple[Setting, tuple[str, ...]]:
+    """A setting that a target overrides.
+
+    Raises:
+        SettingsError: `UNKNOWN_SETTING`; `INVALID_SETTING`, a target does not choose another one.
+    """
+    known = setting_of_path(path)
+    if known is None or path[0] == "targets":
+        error = _unknown_setting_error(path, origin)
+        raise SettingsError(
+            error.error_class, f"Target {target}: {error.message}", location=origin, hint=error.hint
+        )
+    if path == ("run", "target"):
+        raise SettingsError(
+            "INVALID_SETTING",
+            f"Target {target} chooses a target itself",
+            location=origin,
+            hint="write target below [run], outside of [targets]",
+        )
     return known
 
 
@@ -330,14 +377,38 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
 # -- the file ---------------------------------------------------------------------------------------
 
 
+def declared_targets(spec: PipelineSpec) -> dict[str, str]:
+    """The targets of the project, each with the position of its section.
+
+    Raises:
+        SettingsError: `INVALID_SETTINGS_FILE`.
+    """
+    data, lines = _parsed_file(Path(spec.root))
+    targets = data.get("targets", {})
+    names = [name for name, section in targets.items() if isinstance(section, dict)]
+    return {name: _position(lines, ("targets", name)) for name in names}
+
+
 def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     """Path, value and position of everything in the file."""
+    data, lines = _parsed_file(root)
+    for keys, value in _leaves(data, (), root, environment):
+        yield keys, value, _position(lines, keys)
+
+
+def _position(lines: Mapping[tuple[str, ...], int], keys: tuple[str, ...]) -> str:
+    line_number = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), None)
+    return FILE_NAME if line_number is None else f"{FILE_NAME}:{line_number}"
+
+
+def _parsed_file(root: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+    """The file's content, and the lines of its keys; empty when there is no file."""
     path = root / FILE_NAME
     if not path.exists():
-        return
+        return {}, {}
     try:
         text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
+        return tomllib.loads(text), _lines(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         line = re.search(r"line (\d+)", str(error))
         raise SettingsError(
@@ -345,10 +416,6 @@ def _from_file(root: Path, environment: Mapping[str, str]) -> Iterator[tuple[tup
             f"{FILE_NAME} is not TOML: {error}",
             location=f"{FILE_NAME}:{line[1]}" if line else FILE_NAME,
         ) from None
-    lines = _lines(text)
-    for keys, value in _leaves(data, (), root, environment):
-        line_number = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), None)
-        yield keys, value, FILE_NAME if line_number is None else f"{FILE_NAME}:{line_number}"
 
 
 def _leaves(

@@ -20,6 +20,7 @@ from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
 from tautochrone.model.s3 import is_on_s3
+from tautochrone.model.reason import Reason
 from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog
@@ -33,12 +34,14 @@ from tautochrone.project.setting_layers import (
     Value,
     applicable_settings,
     collect_values,
+    declared_targets,
     in_order,
     read_spark_defaults,
     shown,
 )
 from tautochrone.project.setting_layers import SPARK_DEFAULTS_FILE_NAME as SPARK_DEFAULTS
 from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.targets import Target, TargetPlaces, check_apart, in_target, target_of
 from tautochrone.redaction import keep_secret
 from tautochrone.spark.session.settings import SparkSettings
 
@@ -51,6 +54,7 @@ __all__ = [
     "RecreatedTopicSetting",
     "Settings",
     "SinkSettings",
+    "SinksOff",
     "confs_without_project",
     "effective_values",
     "json_schema",
@@ -299,6 +303,10 @@ class Settings:
     """Everything that a run needs besides the project itself. It contains secrets: never print it whole.
 
     Tokens and participants of the service stay references: only `taut serve` reads them.
+
+    Attributes:
+        target: None: the project has no targets.
+        foreign_folders: where other targets of the project keep their files. Nothing is written there.
     """
 
     storage: str
@@ -336,6 +344,17 @@ class Settings:
     participants: Mapping[str, ParticipantSettings] = field(default_factory=dict, repr=False)
     alarm_limits: AlarmLimits = field(default_factory=AlarmLimits)
     alarm_targets: tuple[AlarmTarget, ...] = field(default=(), repr=False)
+    target: Target | None = None
+    sinks_off: SinksOff | None = None
+    foreign_folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinksOff:
+    """Why nothing is delivered, and to which sinks and publications that `tautochrone.toml` names."""
+
+    reason: Reason
+    names: tuple[str, ...]
 
 
 def effective_values(
@@ -379,6 +398,9 @@ def load_settings(
     check_supported(catalog)
     if spec.storage_root != spec.storage_path:
         _check_not_in_storage(spec, values)
+    target = target_of(spec, values)
+    others = _other_targets(spec, values, environment)
+    sinks_off = None if target is None else _sinks_off(target, values)
     return Settings(
         storage=spec.storage_path,
         storage_root=spec.storage_root,
@@ -417,15 +439,54 @@ def load_settings(
         recreated_topics=_by_flow(values, "on_recreated_topic", RecreatedTopicSetting),
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
-        sinks=with_publications(
+        sinks=with_publications({}, (), OtherFormats.MAP, spec.storage_path)
+        if sinks_off is not None
+        else with_publications(
             sink_settings(values),
             optional_setting("lake", "publish") or (),
             setting("lake", "other_formats"),
             spec.storage_root,
             catalog.s3_options,
         ),
+        target=target,
+        sinks_off=sinks_off,
+        foreign_folders=tuple(dict.fromkeys(folder for other in others for folder in other.folders)),
         participants=participant_settings(values),
     )
+
+
+def _sinks_off(target: Target, values: Mapping[tuple[str, ...], Value]) -> SinksOff | None:
+    reason = target.sinks_off
+    if reason is None:
+        return None
+    formats = values.get(("lake", "publish"))
+    names = {path[1] for path in values if path[0] == "sinks"}
+    return SinksOff(reason, tuple(sorted(names | set(() if formats is None else formats.value))))
+
+
+def _other_targets(
+    spec: PipelineSpec, values: Mapping[tuple[str, ...], Value], environment: Mapping[str, str] | None
+) -> list[TargetPlaces]:
+    """Where the other targets of the project keep what they write.
+
+    Raises:
+        SettingsError: `TARGETS_NOT_APART`, the chosen one would write there.
+    """
+    if spec.target is None:
+        return []
+    targets = declared_targets(spec)
+    others = []
+    for name in targets.keys() - {spec.target}:
+        other, flags, variables = in_target(spec, name, environment)
+        others.append(_places(other, _in_force(other, flags, variables)[0]))
+    others.sort(key=lambda other: other.target)
+    check_apart(_places(spec, values), others, targets[spec.target])
+    return others
+
+
+def _places(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> TargetPlaces:
+    catalog = str(values["lake", "catalog"].value)
+    return TargetPlaces.of(spec, values["meta", "url"], catalog, _below(values, _OPTIONS))
 
 
 def _maintenance_rules(setting: Callable[[str], Any]) -> MaintenanceRules:

@@ -8,7 +8,7 @@ whose format has no adapter is written by Spark's streaming queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import Dataset
@@ -19,7 +19,14 @@ from tautochrone.project.graph import Graph, ResolvedFlow
 from tautochrone.project.settings import SinkSettings
 from tautochrone.project.table_properties import is_misspelt
 
-__all__ = ["PUBLISH_PROPERTY", "SINKS_PROPERTY", "StreamSink", "sink_declarations", "stream_sinks"]
+__all__ = [
+    "PUBLISH_PROPERTY",
+    "SINKS_PROPERTY",
+    "StreamSink",
+    "sink_declarations",
+    "stream_sinks",
+    "without_sinks",
+]
 
 
 SINKS_PROPERTY = "tautochrone.sinks"
@@ -67,6 +74,22 @@ def sink_declarations(
         _declaration(name, created.get(name), settings.get(name, SinkSettings()), listed)
         for name, listed in sorted(tables.items())
     )
+
+
+def without_sinks(definitions: Definitions) -> tuple[Definitions, frozenset[str]]:
+    """The definitions without sinks and publications, and the names of these."""
+    names = {sink.table for sink in definitions.sinks}
+    datasets = {}
+    for name, dataset in definitions.datasets.items():
+        names.update(_names_of(dataset), _listed(dataset, PUBLISH_PROPERTY, "formats"))
+        properties = {
+            key: value
+            for key, value in dataset.properties.items()
+            if key not in (SINKS_PROPERTY, PUBLISH_PROPERTY)
+        }
+        datasets[name] = replace(dataset, properties=properties)
+    flows = tuple(flow for flow in definitions.flows if flow.target not in definitions.sinks)
+    return replace(definitions, datasets=datasets, flows=flows, sinks={}), frozenset(names)
 
 
 def _declared(settings: Mapping[str, SinkSettings]) -> set[str]:

@@ -14,7 +14,7 @@ import difflib
 import glob
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -44,7 +44,8 @@ class PipelineSpec:
     `storage` is the text in the file; `storage_path` the same as an absolute local path, or the folder
     `.tautochrone` of the project if the storage is on another file system; `storage_root` what streaming
     checkpoints are below: the local path, or the URI. `libraries` are globs, ready for `Path.glob` below
-    `root`.
+    `root`. `target` is the chosen target of `tautochrone.toml`, which may have a storage of its own; `base`
+    is the spec without it.
     """
 
     path: Path
@@ -57,15 +58,45 @@ class PipelineSpec:
     configuration: Mapping[str, str] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+    target: str | None = None
+    storage_origin: str | None = field(default=None, repr=False, compare=False)
+    base: PipelineSpec | None = field(default=None, repr=False, compare=False)
 
     def origin_of(self, key: str) -> str:
         """`spark-pipeline.yml:7`: where a field, or a setting below `configuration`, is."""
+        if key == "storage" and self.storage_origin is not None:
+            return self.storage_origin
         return f"{self.path.name}:{self.lines[key]}" if key in self.lines else self.path.name
 
     @property
     def root(self) -> Path:
         """The folder of the spec file: globs and relative paths start here."""
         return self.path.parent
+
+    def at_target(self, target: str, storage: str | None, origin: str) -> PipelineSpec:
+        """The same pipeline in a target of its project.
+
+        Args:
+            target: its name.
+            storage: its storage as the target writes it; None: the spec's.
+            origin: where that is written.
+
+        Raises:
+            SpecError: `PIPELINE_STORAGE_ROOT_NOT_SUPPORTED`.
+        """
+        if storage is None:
+            return replace(self, target=target, base=self)
+        local_folder = f"{_LOCAL_FOLDER}-{target}"
+        storage_path, storage_root = _folders_of_storage(self.root, storage, origin, local_folder)
+        return replace(
+            self,
+            target=target,
+            storage=storage,
+            storage_path=storage_path,
+            storage_root=storage_root,
+            storage_origin=origin,
+            base=self,
+        )
 
 
 @cache
@@ -176,7 +207,9 @@ class _Reader:
             if data.get(key) is None:
                 _refuse("PIPELINE_SPEC_MISSING_REQUIRED_FIELD", self._shown, field_name=key)
         storage = self._text(data, "storage")
-        storage_path, storage_root = self._storage(storage)
+        storage_path, storage_root = _folders_of_storage(
+            self._path.parent, storage, self._location("storage")
+        )
         return PipelineSpec(
             path=self._path,
             name=str(data["name"]),
@@ -199,27 +232,6 @@ class _Reader:
 
     def _optional(self, data: Mapping[str, Any], key: str) -> str | None:
         return None if data.get(key) is None else self._text(data, key)
-
-    def _storage(self, storage: str) -> tuple[str, str]:
-        """The local folder of the storage, and what its streaming checkpoints are below."""
-        # Spark requires a scheme, but public projects write relative paths.
-        parts = urlsplit(storage)
-        if parts.scheme and parts.scheme != "file":
-            return self._usable(str(self._path.parent.resolve() / _LOCAL_FOLDER)), storage.rstrip("/")
-        folder = unquote(parts.path) if parts.scheme else str((self._path.parent / storage).resolve())
-        return (self._usable(folder),) * 2
-
-    def _usable(self, folder: str) -> str:
-        """The storage's folder, unless SQLite's JDBC driver would take a part of its path for options."""
-        if "?" in folder:
-            raise SpecError(
-                "PIPELINE_STORAGE_ROOT_NOT_SUPPORTED",
-                f"The path of the pipeline's storage contains a question mark: {folder}",
-                location=self._location("storage"),
-                hint="Choose another folder for `storage`, by an absolute path if the project's own has one.",
-                sqlstate="42K03",
-            )
-        return folder
 
     def _configuration(self, value: Any) -> dict[str, str]:
         name, location = "configuration", self._location("configuration")
@@ -267,6 +279,38 @@ class _Reader:
         if pattern.endswith("/**") and not glob.has_magic(pattern[:-3]):
             return pattern + "/*"
         _refuse("PIPELINE_SPEC_INVALID_GLOB_PATTERN", self._location("libraries"), glob_pattern=pattern)
+
+
+def _folders_of_storage(
+    root: Path, storage: str, location: str, local_folder: str = _LOCAL_FOLDER
+) -> tuple[str, str]:
+    """The local folder of a storage, and what its streaming checkpoints are below.
+
+    Args:
+        root: the spec's folder.
+        storage: as it is written.
+        location: where it is written, for errors.
+        local_folder: in the project, for logs, when the storage is on another file system.
+    """
+    # Spark requires a scheme, but public projects write relative paths.
+    parts = urlsplit(storage)
+    if parts.scheme and parts.scheme != "file":
+        return _usable(str(root.resolve() / local_folder), location), storage.rstrip("/")
+    folder = unquote(parts.path) if parts.scheme else str((root / storage).resolve())
+    return (_usable(folder, location),) * 2
+
+
+def _usable(folder: str, location: str) -> str:
+    """The storage's folder, unless SQLite's JDBC driver would take a part of its path for options."""
+    if "?" in folder:
+        raise SpecError(
+            "PIPELINE_STORAGE_ROOT_NOT_SUPPORTED",
+            f"The path of the pipeline's storage contains a question mark: {folder}",
+            location=location,
+            hint="Choose another folder for `storage`, by an absolute path if the project's own has one.",
+            sqlstate="42K03",
+        )
+    return folder
 
 
 _SPEC = """\

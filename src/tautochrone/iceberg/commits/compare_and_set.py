@@ -203,6 +203,13 @@ def _write_hint(folder: Path, version: int) -> None:
 
 
 MAIN = "main"
+_PATHS = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+"""The properties by which a table has files elsewhere than in its folder."""
 
 _ATTEMPTS = 20
 
@@ -231,8 +238,11 @@ def load(iceberg: Iceberg, name: TableName) -> Loaded:
 
     Raises:
         TableMissingError: it is not there.
+        LakeError: `TABLE_OF_ANOTHER_TARGET`.
     """
-    return Loaded.of(iceberg.load_with(name, (COMMIT_METADATA_KEY, SEAL_KEY)))
+    loaded = Loaded.of(iceberg.load_with(name, (COMMIT_METADATA_KEY, SEAL_KEY, *_PATHS)))
+    iceberg.require_own(name, loaded.location, *loaded.property_values[2:])
+    return loaded
 
 
 def check_fence(name: TableName, loaded: Loaded, fence: Fence) -> None:

@@ -78,8 +78,8 @@ public final class IcebergCalls {
 
     /**
      * A table, fresh from its catalog: what Py4J would answer for the table, its operations and its metadata; then
-     * the class of the operations, the current snapshot's id, when the metadata was made (epoch ms), and the values
-     * of properties.
+     * the class of the operations, the table's folder, the current snapshot's id, when the metadata was made (epoch
+     * ms), and the values of properties.
      *
      * Iceberg's Spark code uses the active session of a thread, which only the thread that created the session
      * has, so it is set here.
@@ -94,6 +94,7 @@ public final class IcebergCalls {
         appendObject(text, operations);
         appendObject(text, metadata);
         append(text, operations.getClass().getName());
+        append(text, metadata.location());
         Snapshot current = metadata.currentSnapshot();
         appendOptional(text, current == null ? null : Long.toString(current.snapshotId()));
         append(text, Long.toString(metadata.lastUpdatedMillis()));

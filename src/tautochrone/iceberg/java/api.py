@@ -40,6 +40,7 @@ from tautochrone.errors import (
 )
 from tautochrone.iceberg.java.calls import iceberg_calls
 from tautochrone.model.effects import Durability
+from tautochrone.model.folders import is_within
 from tautochrone.model.lake import local_folder
 from tautochrone.model.names import TableName
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
@@ -448,7 +449,11 @@ class Iceberg:
     """The Java API behind one Spark session (the base session: its catalog is the real one)."""
 
     def __init__(
-        self, session: SparkSession, catalog: str, durability: Durability = Durability.PROCESS
+        self,
+        session: SparkSession,
+        catalog: str,
+        durability: Durability = Durability.PROCESS,
+        foreign_folders: Sequence[str] = (),
     ) -> None:
         self.session = session
         self.durability = durability
@@ -459,6 +464,8 @@ class Iceberg:
         self.api: Any = jvm.org.apache.iceberg
         self._gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         self._identifiers: dict[TableName, Any] = {}
+        self._foreign_folders = foreign_folders
+        self._own_locations: set[str] = set()
 
     @cached_property
     def functions(self) -> Functions:
@@ -499,9 +506,34 @@ class Iceberg:
             TableMissingError: it is not there.
         """
         try:
-            return self.catalog().loadTable(self.identifier(name))
+            table = self.catalog().loadTable(self.identifier(name))
         except Py4JError as error:
             raise translate(error, name) from error
+        if self._foreign_folders:
+            self.require_own(name, str(table.location()))
+        return table
+
+    def require_own(self, name: TableName, *locations: str | None) -> None:
+        """Refuse a table that keeps files where another target of the project has its own.
+
+        Args:
+            locations: where the table's files are; None: nowhere.
+
+        Raises:
+            LakeError: `TABLE_OF_ANOTHER_TARGET`.
+        """
+        for location in locations:
+            if location is None or location in self._own_locations:
+                continue
+            for folder in self._foreign_folders:
+                if is_within(location, folder):
+                    raise LakeError(
+                        "TABLE_OF_ANOTHER_TARGET",
+                        f"{name} keeps its files in {location}, and {folder} belongs to another target",
+                        hint="a target reads another one's tables by roots_from, and never opens them itself",
+                        sqlstate="42501",
+                    )
+            self._own_locations.add(location)
 
     def load_with(self, name: TableName, properties: Iterable[str]) -> str:
         """The table, fresh from the catalog, with properties: the text that `LoadedTable.of` takes.

@@ -32,6 +32,7 @@ class LoadedTable:
         main: the current version.
         last_updated_ms: when the metadata was made, epoch milliseconds.
         operations_class: the name of the Java class of the operations.
+        location: the table's folder, as Iceberg writes it.
         property_values: of the properties that were asked for; None: the table has no such property.
     """
 
@@ -41,6 +42,7 @@ class LoadedTable:
     main: Version
     last_updated_ms: int
     operations_class: str
+    location: str
     property_values: tuple[str | None, ...]
 
     @classmethod
@@ -48,7 +50,7 @@ class LoadedTable:
         """From what `IcebergCalls.load` answered."""
         texts = iter(split_texts(answer))
         table, operations, metadata = (java_object(next(texts)) for _ in range(3))
-        operations_class = next(texts)
+        operations_class, location = next(texts), next(texts)
         main = _optional(texts)
         return cls(
             table=table,
@@ -57,6 +59,7 @@ class LoadedTable:
             main=NO_VERSION if main is None else Version(main),
             last_updated_ms=int(next(texts)),
             operations_class=operations_class,
+            location=location,
             property_values=tuple(_values(texts)),
         )
 

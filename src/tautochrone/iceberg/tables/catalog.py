@@ -22,6 +22,7 @@ from tautochrone.iceberg.java.calls import history
 from tautochrone.iceberg.reads.schema import TRIMMED, shape_of
 from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error
 from tautochrone.iceberg.tables import removal
+from tautochrone.iceberg.tables.root_of_target import RootOfTarget, show_root
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.dataset_change import StoredTable
@@ -35,7 +36,10 @@ _VIEW_KEY = "tautochrone.definition"
 
 
 class IcebergLake:
-    """See `model.catalog.LakeCatalog`. `session` must be the base session: its catalog is the real one."""
+    """See `model.catalog.LakeCatalog`. `session` must be the base session: its catalog is the real one.
+
+    No table is opened that has files in one of the `foreign_folders`, which belong to other targets.
+    """
 
     def __init__(
         self,
@@ -43,8 +47,9 @@ class IcebergLake:
         catalog: str,
         effects: Effects,
         durability: Durability = Durability.PROCESS,
+        foreign_folders: Sequence[str] = (),
     ) -> None:
-        self._iceberg = Iceberg(session, catalog, durability)
+        self._iceberg = Iceberg(session, catalog, durability, foreign_folders)
         self._effects = effects
 
     def exists(self, name: TableName) -> bool:
@@ -150,6 +155,22 @@ class IcebergLake:
                     raise translate(error, name) from error
 
         self._effects.perform(Step.LAKE_CREATE, str(name), make)
+
+    def show_root(self, name: TableName, root: RootOfTarget) -> None:
+        """Let `name` be what a table of another target is at a version. Repeatable.
+
+        Raises:
+            LakeError: `TARGET_ROOT_EXISTS`, the lake has a table of its own that is called so.
+        """
+        self._ensure_namespace(self._iceberg.catalog(), self._iceberg.identifier(name))
+        show_root(self._iceberg, name, self._effects, root, exists=self.exists(name))
+
+    def schema_of(self, schema: Mapping[str, Any]) -> StructType:
+        """A schema in Iceberg's JSON as Spark's."""
+        java_schema = self._iceberg.api.SchemaParser.fromJson(json.dumps(schema))
+        return StructType.fromJson(
+            json.loads(self._iceberg.api.spark.SparkSchemaUtil.convert(java_schema).json())
+        )
 
     def stored_table(self, name: TableName) -> StoredTable:
         return removal.stored_table(self._iceberg, name)

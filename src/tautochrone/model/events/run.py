@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tautochrone.model.events.base import Event, dataset_line, hint_lines, short
+from tautochrone.model.events.base import Event, dataset_line, hint_lines, short, some_of
 from tautochrone.model.reason import Reason
 
 __all__ = [
@@ -25,9 +25,11 @@ __all__ = [
     "JarDownload",
     "OpenlineageFailed",
     "Recommit",
+    "RootsOfTarget",
     "Run",
     "RunNotRemembered",
     "SettingIgnored",
+    "SinksOff",
     "SourceReadTwice",
     "SparkDied",
     "SparkRestarting",
@@ -245,6 +247,38 @@ class SettingIgnored(Event):
 
     def text(self) -> str:
         return f"warning: {self.setting} ({self.origin}) is ignored: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinksOff(Event):
+    """Nothing is delivered to the project's sinks and publications in this [target](targets.md)."""
+
+    sinks: Sequence[str]
+    reason: Reason
+
+    def text(self) -> str:
+        return f"sinks are off: {self.reason} ({some_of(self.sinks)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootsOfTarget(Event):
+    """A run reads the [ingested tables of another target](targets.md#roots-of-another-target) at one of its
+    checkpoints."""
+
+    target: str
+    checkpoint: int
+    datasets: Sequence[str]
+    ingested: Sequence[str]
+    """what this target ingests itself, since the other one has no such table"""
+    reason: Reason
+
+    def text(self) -> str:
+        names = some_of([short(name) for name in self.datasets])
+        line = f"checkpoint {self.checkpoint} of target {self.target}: {names or 'no table'} ({self.reason})"
+        if not self.ingested:
+            return line
+        own = some_of([short(name) for name in self.ingested])
+        return f"{line}\n  warning: target {self.target} has no {own}: this target ingests it itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

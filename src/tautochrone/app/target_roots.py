@@ -1,0 +1,356 @@
+"""The ingested tables of another target, which a target reads at a checkpoint instead of ingesting itself.
+
+A run takes the checkpoint, pins it in the other target's store, and shows its tables in its own lake
+(`iceberg.tables.root_of_target`). From then on they are external tables like any other. Every other command
+only needs to know which tables they are: that is in a file, as the last run had it.
+
+    <storage>/target-roots.json    {"target": "prod", "checkpoint": 12, "pins": […], "tables": […]}
+
+The file is a hint. Without it the other target is asked again, and its pins end with their leases.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from tautochrone.app.stores import existing_store
+from tautochrone.errors import CheckpointUnavailableError, LakeError, MetaError, TautochroneError
+from tautochrone.iceberg.tables.catalog import IcebergLake
+from tautochrone.iceberg.tables.root_of_target import RootOfTarget
+from tautochrone.meta import Store
+from tautochrone.model import events
+from tautochrone.model.auto_cdc import APPLY_PREFIX
+from tautochrone.model.closeable import Closeable
+from tautochrone.model.definitions import Dataset, DatasetKind
+from tautochrone.model.names import (
+    CheckpointNumber,
+    TableName,
+    Version,
+    is_clock,
+    is_file_table,
+    is_shadow_table,
+)
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.auto_cdc import event_table_name
+from tautochrone.project.definitions import Definitions
+from tautochrone.project.settings import Settings, load_settings
+from tautochrone.project.spec import PipelineSpec
+from tautochrone.project.targets import in_target
+from tautochrone.rest_catalog.metadata import SnapshotGoneError, at_version, metadata_source
+
+__all__ = ["TargetRoots", "located_of_target"]
+
+_log = logging.getLogger(__name__)
+_FILE_NAME = "target-roots.json"
+_PINS_KEPT = 2
+"""The checkpoint of a run, and that of the run before: a refresh reads what changed between them."""
+
+
+def located_of_target(spec: PipelineSpec, name: str) -> tuple[PipelineSpec, Settings]:
+    """Another target of the project of `spec`, as the file has it: variables of ours and flags are about the
+    target of the command.
+
+    Raises:
+        SpecError, SettingsError: what is wrong with that target.
+    """
+    other, flags, environment = in_target(spec, name)
+    return other, load_settings(other, flags, environment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What the file says."""
+
+    target: str
+    checkpoint: int
+    pins: tuple[str, ...]
+    tables: tuple[str, ...]
+
+
+class TargetRoots(Closeable):
+    """The tables that a target reads of another one. Use as a context manager.
+
+    Args:
+        spec, settings: of the target that reads; it has `roots_from`.
+        renews: a run: take the checkpoint anew and keep it pinned.
+    """
+
+    def __init__(self, spec: PipelineSpec, settings: Settings, *, renews: bool) -> None:
+        target = settings.target
+        assert target is not None
+        assert target.roots_from is not None
+        self.source = target.roots_from
+        self.checkpoint: CheckpointNumber | None = None
+        self.tables: frozenset[TableName] = frozenset()
+        self._spec, self._settings, self._target = spec, settings, target
+        self._file = Path(settings.storage) / _FILE_NAME
+        record = _read(self._file)
+        self._record = record if record is not None and record.target == self.source else None
+        self._renews = renews or self._record is None
+        self._pins = renews
+        self._exit_stack = ExitStack()
+        self.flows: frozenset[str] = frozenset()
+        self._also: frozenset[TableName] = frozenset()
+        self._known: frozenset[TableName] = frozenset()
+        self._versions: Mapping[TableName, Version] = {}
+        self._metadata: dict[TableName, tuple[str, Mapping[str, Any]]] = {}
+        self._catalog = settings.catalog.name
+        self._other: Settings = settings
+        self._pin = ""
+
+    def without_roots(self, definitions: Definitions) -> Definitions:
+        """The definitions without the datasets that are read from the other target.
+
+        Raises:
+            MetaError: `TARGET_HAS_NO_CHECKPOINT`; the other target's store cannot be read.
+            CheckpointUnavailableError: the checkpoint that the settings name is not there.
+        """
+        if not self._renews:
+            assert self._record is not None
+            self.tables = frozenset(map(TableName.parse, self._record.tables))
+            self.checkpoint = CheckpointNumber(self._record.checkpoint)
+        elif self.checkpoint is None:
+            self._choose(definitions)
+        self.flows = frozenset(flow.name for flow in definitions.flows if flow.target in self.tables)
+        return replace(
+            definitions,
+            datasets={name: each for name, each in definitions.datasets.items() if name not in self.tables},
+            flows=tuple(flow for flow in definitions.flows if flow.target not in self.tables),
+        )
+
+    def take_also(self, ingested: Collection[TableName]) -> bool:
+        """Whether the other target has some of these tables, which read datasets as well as from outside, and
+        this one does not read them from there yet. Then they are taken too, by the next `without_roots`."""
+        more = self._known & {*ingested}
+        if not more:
+            return False
+        self._also |= more
+        self.checkpoint = None
+        if self._pin:
+            self._store.pins.release(self._pin)
+        self.close()
+        return True
+
+    def without_tables(self, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """`[jobs]` without the names of tables of the other target."""
+        names = {
+            text.lower() for name in self.tables for text in (name.table, name.without_catalog, str(name))
+        }
+        return {
+            job: [pattern for pattern in patterns if pattern.lower() not in names]
+            for job, patterns in jobs.items()
+        }
+
+    def schema(self, name: TableName, lake: IcebergLake) -> StructType | None:
+        """Of a table at the checkpoint; None: it is none of the other target's, or the own lake shows it."""
+        if name not in self._versions:
+            return None
+        metadata = self._at_checkpoint(name)[1]
+        schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
+        return lake.schema_of(schemas[metadata["current-schema-id"]])
+
+    def show(
+        self,
+        lake: IcebergLake,
+        names: Collection[TableName],
+        ingested: Sequence[TableName],
+        emit: events.Emit,
+    ) -> None:
+        """Show those of `names` that are of the other target in the own lake, and write down which they are.
+
+        Args:
+            ingested: what this target ingests itself, for people.
+
+        Raises:
+            LakeError: `TARGET_ROOT_EXISTS`, `TARGET_ROOTS_NOT_SUPPORTED`.
+        """
+        shown = sorted(self._versions.keys() & {*names})
+        if shown and self._settings.catalog.kind not in ("jdbc", "hive", "glue", "hadoop"):
+            raise LakeError(
+                "TARGET_ROOTS_NOT_SUPPORTED",
+                f"Target {self._target.name} has a catalog of type {self._settings.catalog.kind}, in which "
+                "tables of another target cannot be shown",
+                hint="give it a catalog of type jdbc, such as the one in its storage that it has without "
+                "lake.options",
+            )
+        for name in shown:
+            location, metadata = self._at_checkpoint(name)
+            origin = f"{self.source} {self._versions[name]} {location}"
+            lake.show_root(name, RootOfTarget(origin, metadata))
+        assert self.checkpoint is not None
+        self._write_down()
+        emit(
+            events.RootsOfTarget(
+                target=self.source,
+                checkpoint=int(self.checkpoint),
+                datasets=[str(name) for name in shown],
+                ingested=[str(name) for name in ingested],
+                reason=Reason.of(ReasonCode.ROOTS_OF_TARGET, target=self._target.name, source=self.source),
+            )
+        )
+
+    def close(self) -> None:
+        """Stop renewing the pin. It stays until its lease ends."""
+        self._exit_stack.close()
+
+    # -- the other target ------------------------------------------------------------------------------
+
+    def _choose(self, definitions: Definitions) -> None:
+        """Choose the checkpoint and the tables, and pin it."""
+        other_spec, self._other = located_of_target(self._spec, self.source)
+        try:
+            store = existing_store(self._other, migrate=False)
+        except MetaError as error:
+            if error.error_class != "META_STORE_MISSING":
+                raise
+            raise self._no_checkpoint_error("it has not run yet") from error
+        self._exit_stack.callback(store.close)
+        registered = {self._named_here(e.name): e for e in store.datasets.registered()}
+        roots = frozenset(name for name, entry in registered.items() if entry.is_root)
+        merged = frozenset(registered) - roots
+        external = {self._named_here(name) for name in store.roots.external_versions()}
+        others = {name for name in external if not _follows_itself(name)} - registered.keys()
+        tables = self._also | {
+            name
+            for name, dataset in definitions.datasets.items()
+            if _is_ingested(dataset, definitions, roots, merged)
+        }
+        self._known = frozenset(registered)
+        # What is generated, such as quarantine tables, has no definition of its own.
+        generated = roots - definitions.datasets.keys()
+        readable = {*tables, *others, *generated}
+        resolution = store.reads.resolve(
+            tables=sorted(map(self._named_there, readable)),
+            checkpoint=self._target.roots_checkpoint,
+            lease_ms=self._target.roots_pinned_ms if self._pins else 0,
+            owner=f"target {self._target.name} of {other_spec.name}",
+            only_named=True,
+        )
+        self._versions = {
+            self._named_here(name): version
+            for name, version in resolution.versions.items()
+            if not is_clock(name)
+        }
+        missing = sorted(tables - self._versions.keys())
+        if resolution.checkpoint is None or missing:
+            names = ", ".join(name.without_catalog for name in missing)
+            raise self._no_checkpoint_error(
+                f"{names} has no version yet" if names else "nothing is published"
+            )
+        self.tables, self.checkpoint, self._pin = tables, resolution.checkpoint, resolution.pin
+        if self._pins:
+            self._renew_pin(store)
+
+    def _no_checkpoint_error(self, problem: str) -> MetaError:
+        return MetaError(
+            "TARGET_HAS_NO_CHECKPOINT",
+            f"Target {self._target.name} reads the tables of target {self.source}: {problem}",
+            hint=f"`taut run --target {self.source}` first",
+            sqlstate="55000",
+        )
+
+    def _named_here(self, name: TableName) -> TableName:
+        return replace(name, catalog=self._catalog) if name.catalog == self._other.catalog.name else name
+
+    def _named_there(self, name: TableName) -> TableName:
+        return replace(name, catalog=self._other.catalog.name) if name.catalog == self._catalog else name
+
+    def _at_checkpoint(self, name: TableName) -> tuple[str, Mapping[str, Any]]:
+        """Where the table's newest metadata is, and the metadata at the checkpoint."""
+        if name not in self._metadata:
+            there = self._named_there(name)
+            location, metadata = metadata_source(self._other.catalog).load(there)
+            try:
+                self._metadata[name] = location, at_version(metadata, self._versions[name])
+            except SnapshotGoneError:
+                raise CheckpointUnavailableError(
+                    "CHECKPOINT_EXPIRED",
+                    f"Target {self.source} has removed version {self._versions[name]} of {there} since "
+                    f"checkpoint {self.checkpoint}",
+                    hint="the next run takes a newer checkpoint, if roots_checkpoint names none",
+                ) from None
+        return self._metadata[name]
+
+    # -- the pin ---------------------------------------------------------------------------------------
+
+    def _renew_pin(self, store: Store) -> None:
+        """Renew the pin three times per lease, until `close`."""
+        stopped, lease_ms = Event(), self._target.roots_pinned_ms
+
+        def renew() -> None:
+            while not stopped.wait(lease_ms / 3000):
+                try:
+                    store.pins.renew(self._pin, lease_ms)
+                except TautochroneError as error:
+                    _log.warning("the pin in target %s was not renewed: %s", self.source, error)
+
+        thread = Thread(target=renew, name="tautochrone-roots", daemon=True)
+        thread.start()
+        self._exit_stack.callback(thread.join, 30)
+        self._exit_stack.callback(stopped.set)
+        self._store = store
+
+    def _write_down(self) -> None:
+        """Write the file, then release the pins of runs before the last one."""
+        before = () if self._record is None else self._record.pins
+        pins = (*before, self._pin)
+        assert self.checkpoint is not None
+        record = {
+            "target": self.source,
+            "checkpoint": int(self.checkpoint),
+            "pins": pins[-_PINS_KEPT:],
+            "tables": sorted(map(str, self.tables)),
+        }
+        draft = self._file.with_name(f".{_FILE_NAME}.{os.getpid()}")
+        draft.write_text(json.dumps(record), encoding="utf-8")
+        draft.replace(self._file)
+        for pin in pins[:-_PINS_KEPT]:
+            self._store.pins.release(pin)
+
+
+def _follows_itself(name: TableName) -> bool:
+    """Whether each target has a table of this kind of its own, over the same files."""
+    return is_file_table(name) or is_shadow_table(name)
+
+
+def _is_ingested(
+    dataset: Dataset, definitions: Definitions, roots: Collection[TableName], merged: Collection[TableName]
+) -> bool:
+    """Whether the other target ingests what a dataset of this one would ingest.
+
+    Args:
+        roots: the tables of the other target that only ingestion writes.
+        merged: its other tables.
+    """
+    if dataset.kind is not DatasetKind.STREAMING_TABLE:
+        return False
+    if dataset.name in roots:
+        return True
+    if f"{APPLY_PREFIX}relation" in dataset.properties:
+        # A captured table may have rows that are no longer in the log.
+        return dataset.name in merged
+    flows = [flow for flow in definitions.flows_of(dataset.name) if flow.auto_cdc is not None]
+    return bool(flows) and all(event_table_name(flow) in roots for flow in flows)
+
+
+def _read(file: Path) -> _Record | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return _Record(
+            target=str(content["target"]),
+            checkpoint=int(content["checkpoint"]),
+            pins=tuple(content["pins"]),
+            tables=tuple(content["tables"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

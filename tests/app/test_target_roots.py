@@ -1,0 +1,227 @@
+"""A target reads the ingested tables of another one at a checkpoint, and never writes what belongs to that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.harness import Pipeline
+
+from tautochrone.app.stores import project_store
+from tautochrone.errors import CheckpointUnavailableError, LakeError, MetaError
+from tautochrone.model.names import TableName
+
+pytestmark = pytest.mark.spark
+
+_DEFINITIONS = """
+    from pyspark import pipelines as dp
+
+    @dp.table
+    def orders():
+        return spark.readStream.format("json").schema("id BIGINT, amount BIGINT").load("{folder}/landing")
+
+    @dp.table
+    def large():
+        return spark.sql("SELECT * FROM STREAM orders WHERE amount > 1")
+
+    @dp.materialized_view(table_properties={{"tautochrone.sinks": "shop"}})
+    def totals():
+        return spark.sql("SELECT count(*) AS n, sum(amount) AS amount FROM orders")
+"""
+_TARGETS = """
+    [run]
+    target = "prod"
+
+    [targets.prod]
+    production = true
+    sinks_enabled = false
+
+    [targets.dev]
+    storage = "dev"
+    roots_from = "prod"
+
+    [sinks.shop]
+    format = "kafka"
+
+    [flows.orders]
+    max_files_per_trigger = 100
+"""
+ORDERS = TableName.parse("lake.default.orders")
+
+
+class Targets:
+    """Both targets of one project."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.landing = folder / "landing"
+        self.landing.mkdir()
+        self.prod = Pipeline(folder, spark, settings=_TARGETS, target="prod")
+        self.prod.write("definitions/all.py", _DEFINITIONS.format(folder=folder))
+        self.dev = Pipeline(folder, spark, settings=_TARGETS, target="dev")
+
+    def land(self, *amounts: int) -> None:
+        number = len(list(self.landing.iterdir()))
+        lines = [json.dumps({"id": 100 * number + i, "amount": amount}) for i, amount in enumerate(amounts)]
+        (self.landing / f"{number}.json").write_text("\n".join(lines))
+
+    def files_of_prod(self) -> dict[Path, int]:
+        """All files of the other target but its store, with the times of their last change."""
+        storage = Path(self.prod.settings.storage)
+        return {
+            path: path.stat().st_mtime_ns
+            for path in storage.rglob("*")
+            if path.is_file() and not path.name.startswith("meta.db")
+        }
+
+
+@pytest.fixture
+def targets(tmp_path: Path, spark: SparkSession) -> Iterator[Targets]:
+    targets = Targets(tmp_path, spark)
+    yield targets
+    targets.dev.close()
+    targets.prod.close()
+
+
+def roots_of(happened: Any) -> tuple[int, list[str], list[str]]:
+    (event,) = happened.of("roots_of_target")
+    return event["checkpoint"], event["datasets"], event["ingested"]
+
+
+def test_roots_are_read_at_a_checkpoint_and_nothing_of_the_other_target_is_written(targets: Targets) -> None:
+    targets.land(1, 2, 3)
+    targets.prod.run()
+    before = targets.files_of_prod()
+    first = targets.dev.run()
+    assert roots_of(first) == (1, [str(ORDERS)], [])
+    assert targets.dev.query("SELECT * FROM totals") == [(3, 6)]
+    assert targets.dev.query("SELECT amount FROM large") == [(2,), (3,)]
+    assert [event["reason_code"] for event in first.of("sinks_off")] == ["TARGET_NOT_PRODUCTION"]
+
+    # What arrives is news for this target only when the other one has published it.
+    targets.land(4)
+    targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(3, 6)]
+    assert targets.files_of_prod() == before
+    dev_folder = Path(targets.dev.settings.storage) / "warehouse/default/orders"
+    assert not list(dev_folder.rglob("*.parquet"))
+
+    targets.prod.run()
+    before = targets.files_of_prod()
+    second = targets.dev.run()
+    assert roots_of(second)[0] == 2
+    assert second.refresh("totals")["mode"] != "full"
+    assert second.refresh("large")["mode"] == "append"
+    assert targets.dev.query("SELECT * FROM totals") == [(4, 10)]
+    targets.dev.verify()
+    assert targets.files_of_prod() == before
+    # Each run replaces the metadata, and the file before the last one goes.
+    for _ in range(2):
+        targets.land(5)
+        targets.prod.run()
+        targets.dev.run()
+    assert len(list(dev_folder.rglob("*.metadata.json"))) == 2
+    assert targets.dev.query("SELECT * FROM totals") == [(6, 20)]
+
+
+def test_a_chosen_checkpoint_stays_until_another_one_is_chosen(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    targets.land(2)
+    targets.prod.run()
+    settings = _TARGETS.replace('roots_from = "prod"', 'roots_from = "prod"\n    roots_checkpoint = 1')
+    targets.dev.write("tautochrone.toml", settings)
+    targets.dev.reload()
+    assert roots_of(targets.dev.run())[0] == 1
+    assert targets.dev.query("SELECT * FROM totals") == [(1, 1)]
+    targets.dev.write("tautochrone.toml", _TARGETS)
+    targets.dev.reload()
+    targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
+    targets.dev.write("tautochrone.toml", settings.replace("= 1", "= 99"))
+    targets.dev.reload()
+    with pytest.raises(CheckpointUnavailableError):
+        targets.dev.run()
+
+
+def test_the_checkpoint_is_pinned_while_it_is_read(targets: Targets) -> None:
+    for amount in range(4):
+        targets.land(amount)
+        targets.prod.run()
+        targets.dev.run()
+    with project_store(targets.prod.settings) as store:
+        pins = store.pins.live()
+        # That of this run, and that of the run before.
+        assert sorted(int(pin.checkpoint or 0) for pin in pins) == [3, 4]
+        assert {pin.owner for pin in pins} == {"target dev of test"}
+        hours = (pins[0].expires_at_ms - store.now_ms()) / 3_600_000
+        assert 23 < hours <= 24
+
+
+def test_it_must_have_run(targets: Targets) -> None:
+    with pytest.raises(MetaError) as caught:
+        targets.dev.run()
+    assert caught.value.error_class == "TARGET_HAS_NO_CHECKPOINT"
+    assert caught.value.hint == "`taut run --target prod` first"
+    targets.land(1)
+    targets.prod.run()
+    targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(1, 1)]
+
+
+def test_a_table_that_only_this_target_defines_is_ingested_here(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    more = targets.dev.folder / "definitions/more.py"
+    more.write_text((targets.dev.folder / "definitions/all.py").read_text().split("@dp.table")[0]
+        + "    @dp.table\n    def others():\n        return spark.readStream.format('json')"
+        f".schema('id BIGINT').load('{targets.landing}')\n")  # fmt: skip
+    more.write_text("\n".join(line.removeprefix("    ") for line in more.read_text().splitlines()))
+    happened = targets.dev.run()
+    assert roots_of(happened) == (1, [str(ORDERS)], ["lake.default.others"])
+    assert targets.dev.query("SELECT count(*) FROM others") == [(1,)]
+
+
+def test_a_table_of_the_target_itself_is_not_replaced(targets: Targets) -> None:
+    targets.land(1, 2)
+    targets.prod.run()
+    own = _TARGETS.replace('roots_from = "prod"', "")
+    targets.dev.write("tautochrone.toml", own)
+    targets.dev.reload()
+    targets.dev.run()
+    targets.dev.write("tautochrone.toml", _TARGETS)
+    targets.dev.reload()
+    with pytest.raises(LakeError) as caught:
+        targets.dev.run()
+    assert caught.value.error_class == "TARGET_ROOT_EXISTS"
+    assert targets.dev.query("SELECT count(*) FROM orders") == [(2,)]
+
+
+def test_a_target_does_not_go_on_to_write_the_table_that_it_read(targets: Targets) -> None:
+    targets.land(1, 2)
+    targets.prod.run()
+    targets.dev.run()
+    targets.dev.write("tautochrone.toml", _TARGETS.replace('roots_from = "prod"', ""))
+    targets.dev.reload()
+    with pytest.raises(LakeError) as caught:
+        targets.dev.run()
+    assert caught.value.error_class == "TABLE_ALREADY_EXISTS"
+
+
+def test_a_table_with_files_of_another_target_is_not_opened(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    (metadata,) = (Path(targets.prod.settings.storage) / "warehouse/default/totals/metadata").glob(
+        "00001-*.json"
+    )
+    with targets.dev.opened() as (job, _):
+        stolen = TableName.parse("lake.default.stolen")
+        job.lake.register(stolen, str(metadata))
+        with pytest.raises(LakeError) as caught:
+            job.lake.load(stolen)
+        assert caught.value.error_class == "TABLE_OF_ANOTHER_TARGET"
+        with pytest.raises(LakeError):
+            job.lake.schema(stolen)
