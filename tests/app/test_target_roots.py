@@ -1,19 +1,23 @@
-"""A target reads the ingested tables of another one at a checkpoint, and never writes what belongs to that."""
+"""A target reads the ingested tables of another one at a checkpoint, and never writes what is that one's."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.crash.faults import Crash, Strike, StrikingEffects
 from tests.support.harness import Pipeline
 
 from tautochrone.app.stores import project_store
 from tautochrone.errors import CheckpointUnavailableError, LakeError, MetaError
+from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
+from tautochrone.runtime.maintenance.maintain import Maintenance
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +48,12 @@ _TARGETS = """
     storage = "dev"
     roots_from = "prod"
 
+    [targets.prod.maintenance]
+    keep = "0s"
+    keep_last = 1
+    history = "0s"
+    min_files = 2
+
     [sinks.shop]
     format = "kafka"
 
@@ -67,6 +77,12 @@ class Targets:
         number = len(list(self.landing.iterdir()))
         lines = [json.dumps({"id": 100 * number + i, "amount": amount}) for i, amount in enumerate(amounts)]
         (self.landing / f"{number}.json").write_text("\n".join(lines))
+
+    def maintain_prod(self) -> None:
+        """Expire and compact what nobody needs, as if ten hours had passed but for the leases of pins."""
+        with self.prod.opened() as (job, _):
+            self.prod.execute(job)
+            Maintenance(job, now_ms=lambda: time.time_ns() // 1_000_000 + 36_000_000).run(orphans=False)
 
     def files_of_prod(self) -> dict[Path, int]:
         """All files of the other target but its store, with the times of their last change."""
@@ -161,6 +177,35 @@ def test_the_checkpoint_is_pinned_while_it_is_read(targets: Targets) -> None:
         assert 23 < hours <= 24
 
 
+def test_pinned_versions_survive_the_maintenance_of_the_other_target(targets: Targets) -> None:
+    targets.land(1, 2)
+    targets.prod.run()
+    targets.dev.run()
+    for amount in (3, 4):
+        targets.land(amount)
+        targets.maintain_prod()
+    assert targets.dev.query("SELECT sum(amount) FROM orders") == [(3,)]
+    happened = targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(4, 10)]
+    assert happened.refresh("totals")["mode"] != "full"
+
+
+def test_a_root_whose_versions_were_removed_is_taken_anew(targets: Targets) -> None:
+    targets.land(1, 2)
+    targets.prod.run()
+    targets.dev.run()
+    with project_store(targets.prod.settings) as store:
+        for pin in store.pins.live():
+            store.pins.release(pin.id)
+    for amount in (3, 4, 5):
+        targets.land(amount)
+        targets.prod.run()
+    targets.maintain_prod()
+    happened = targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(5, 15)]
+    assert targets.dev.query("SELECT count(*) FROM large") == [(4,)], happened
+
+
 def test_it_must_have_run(targets: Targets) -> None:
     with pytest.raises(MetaError) as caught:
         targets.dev.run()
@@ -209,6 +254,19 @@ def test_a_target_does_not_go_on_to_write_the_table_that_it_read(targets: Target
     with pytest.raises(LakeError) as caught:
         targets.dev.run()
     assert caught.value.error_class == "TABLE_ALREADY_EXISTS"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", [Step.LAKE_CREATE, Step.LAKE_FOLLOW])
+def test_a_run_that_dies_while_it_takes_the_roots(targets: Targets, step: Step, when: str) -> None:
+    targets.land(1, 2)
+    targets.prod.run()
+    effects = StrikingEffects(Strike(step, when, "crash", on="orders"))
+    with pytest.raises(Crash), targets.dev.opened(effects):
+        pass
+    assert effects.struck
+    targets.dev.run()
+    assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
 
 
 def test_a_table_with_files_of_another_target_is_not_opened(targets: Targets) -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.project.test_settings import spec_in
 
 from tautochrone.app.locate import Options, locate, settings_in_force
-from tautochrone.errors import LakeError, SettingsError, TautochroneError
-from tautochrone.project.settings import Settings
+from tautochrone.errors import LakeError, TautochroneError
+from tautochrone.project.settings import Settings, json_schema
 
 _TWO = """
 [run]
@@ -127,8 +127,8 @@ _APART = "[run]\ntarget = 'dev'\n[targets.prod]\nproduction = true\n[targets.dev
          "warehouse = 'FOLDER/d/w'", "catalog"),
         (_APART + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:sqlite:FOLDER/d/catalog.db'\n"
          "warehouse = 'FOLDER/s/warehouse'", "the folder"),
-        ("[lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db/c'\nwarehouse = 's3://a/prod/w'\n" + _APART
-         + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db/d'\n"
+        ("[lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db/c'\nwarehouse = 's3://a/prod/w'\n"
+         + _APART + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db/d'\n"
          "warehouse = 's3a://a/prod//w/dev'", "the folder"),
     ],
 )  # fmt: skip
@@ -189,5 +189,9 @@ def test_a_storage_belongs_to_one_target(tmp_path: Path) -> None:
     assert caught.value.error_class == "STORAGE_OF_ANOTHER_TARGET"
 
 
-def test_settings_errors_are_the_projects(tmp_path: Path) -> None:
-    assert isinstance(refused(tmp_path, _APART, "test"), SettingsError)
+def test_the_schema_knows_what_a_target_overrides() -> None:
+    targets = json_schema()["properties"]["targets"]["additionalProperties"]
+    assert targets["properties"]["storage"]["type"] == "string"
+    assert targets["properties"]["run"] == json_schema()["properties"]["run"]
+    assert "targets" not in targets["properties"]
+    assert not targets["additionalProperties"]

@@ -55,18 +55,24 @@ def query_settings(configuration: Mapping[str, str]) -> dict[str, str]:
 
 
 @overload
-def connect(spec: Path | None = None, *, master: str | None = None) -> Reader: ...
+def connect(spec: Path | None = None, *, master: str | None = None, target: str | None = None) -> Reader: ...
 
 
 @overload
 def connect(
-    spec: str | Path | None = None, *, token: str | None = None, own_spark: Literal[False]
+    spec: str | Path | None = None,
+    *,
+    token: str | None = None,
+    own_spark: Literal[False],
+    target: str | None = None,
 ) -> RemoteReader: ...
 
 
 # A text may be a path or a URL, whose readers answer with a DataFrame or with a `pyarrow.Table`.
 @overload
-def connect(spec: str, *, master: str | None = None, token: str | None = None) -> Any: ...
+def connect(
+    spec: str, *, master: str | None = None, token: str | None = None, target: str | None = None
+) -> Any: ...
 
 
 def connect(
@@ -75,6 +81,7 @@ def connect(
     master: str | None = None,
     token: str | None = None,
     own_spark: bool = True,
+    target: str | None = None,
 ) -> Reader | RemoteReader:
     """Read a pipeline's tables at one checkpoint, by a Spark of this process or through a service.
 
@@ -89,6 +96,7 @@ def connect(
         token: the service's bearer token; `TAUTOCHRONE_META_TOKEN` when absent.
         own_spark: False: read through the continuous run or the `taut serve` of the project on this machine,
             as `taut query` does. No Spark starts.
+        target: the target of the project; without it the one that its settings choose.
 
     Returns:
         A `Reader`; for a URL, or without a Spark of its own, a `RemoteReader`. Use it as a context manager.
@@ -104,7 +112,7 @@ def connect(
         from tautochrone.project.spec import find_spec
 
         spec = find_spec(Path(spec))
-    options = Options(spec=None if spec is None else str(spec), master=master)
+    options = Options(spec=None if spec is None else str(spec), master=master, target=target)
     return open_connection(options) if own_spark else _reader_through_service(options, token)
 
 

@@ -118,7 +118,10 @@ def _classes() -> Finding:
 def _project(options: Options, located: list[tuple[PipelineSpec, Settings]]) -> str:
     spec_and_settings = locate(options)
     located.append(spec_and_settings)
-    return f"pipeline {spec_and_settings[0].name} ({spec_and_settings[0].path})"
+    spec, settings = spec_and_settings
+    target = "" if settings.target is None else f", target {settings.target.name}"
+    off = "" if settings.sinks_off is None else f"; sinks are off: {settings.sinks_off.reason}"
+    return f"pipeline {spec.name} ({spec.path}){target}{off}"
 
 
 def _check_ports(settings: Settings | None) -> str:

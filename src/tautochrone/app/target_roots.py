@@ -175,7 +175,7 @@ class TargetRoots(Closeable):
             LakeError: `TARGET_ROOT_EXISTS`, `TARGET_ROOTS_NOT_SUPPORTED`.
         """
         shown = sorted(self._versions.keys() & {*names})
-        if shown and self._settings.catalog.kind not in ("jdbc", "hive", "glue", "hadoop"):
+        if shown and self._settings.catalog.kind != "jdbc":
             raise LakeError(
                 "TARGET_ROOTS_NOT_SUPPORTED",
                 f"Target {self._target.name} has a catalog of type {self._settings.catalog.kind}, in which "

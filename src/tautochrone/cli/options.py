@@ -4,6 +4,7 @@ does with a job that another process runs."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ __all__ = [
     "opened_job",
     "options_of",
     "ownership_of",
+    "say_sinks_are_off",
 ]
 
 _FOREVER = -1
@@ -61,6 +63,13 @@ def _pairs(flag: str, error_class: str, texts: list[str]) -> dict[str, str]:
             )
         settings[key.strip()] = value
     return settings
+
+
+def say_sinks_are_off(settings: Settings) -> None:
+    """Say on stderr that this target delivers nothing, and why; for commands that show no events."""
+    off = settings.sinks_off
+    if off is not None:
+        sys.stderr.write(f"sinks are off: {off.reason}\n")
 
 
 def duration_ms(text: str) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.options import names_of, options_of
+from tautochrone.cli.options import names_of, options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, report, table
 from tautochrone.errors import TautochroneError
 from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange, SinkAction, Treatment
@@ -27,6 +27,7 @@ def plan(arguments: argparse.Namespace) -> int:
     With `--exit-code` 0: nothing changes, 1: something does, 2: there is no plan, 3: the run will refuse
     something.
     """
+    from tautochrone.app.locate import locate
     from tautochrone.app.plan import plan as plan_of
 
     try:
@@ -40,6 +41,7 @@ def plan(arguments: argparse.Namespace) -> int:
             raise
         report(error)
         return _EXIT_ERROR
+    say_sinks_are_off(locate(options_of(arguments))[1])
     if arguments.json:
         json_line(redacted_fields(planned.as_json()))
     elif arguments.markdown:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from tautochrone.cli.options import names_of, opened_job
+from tautochrone.cli.options import names_of, opened_job, say_sinks_are_off
 from tautochrone.cli.output import json_line, plain_listener, table
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def publish(arguments: argparse.Namespace) -> int:
     from tautochrone.runtime.loop.takeover import take_over
 
     with opened_job(arguments, plain_listener(arguments), changes=arguments.repair) as (_, job):
+        say_sinks_are_off(job.settings)
         declarations = declared_sinks(job.topology, job.settings.sinks)
         tables = find_all(job.definitions, names_of(arguments.names))
         damages = survey(job.lake, declarations, tables)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
 from tautochrone.app.unchanged import since_last_run
-from tautochrone.cli.options import options_of
+from tautochrone.cli.options import options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
@@ -77,6 +77,7 @@ def status(arguments: argparse.Namespace) -> int:
     counts = (*quarantines, *skips, *violations)
     columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag", *counts, "error")
     if not arguments.json:
+        say_sinks_are_off(settings)
         _show_jobs(jobs, statuses, settings)
         _show_alarms(alarms)
     shown = lines if arguments.json else map(_with_lag, lines)
@@ -435,6 +436,7 @@ def sinks(arguments: argparse.Namespace) -> int:
                     sqlstate="42704",
                 )
             store.deliveries.forget(arguments.forget)
+        say_sinks_are_off(settings)
         lines = [_sink_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
     columns = (
         *("sink", "format", "state", "checkpoint", "newest", "lag", "delivered_at", "batch", "rows"),

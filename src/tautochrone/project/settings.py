@@ -659,6 +659,11 @@ def json_schema() -> dict[str, Any]:
         for part in setting.path[:-1]:
             table = _child(table, part)
         _put(table, setting.path[-1], _value(setting))
+    # A target gives any setting another value.
+    target = _child(root["properties"]["targets"], "*")
+    for section, schema in root["properties"].items():
+        if section != "targets":
+            _put(target, section, schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": FILE_NAME,
