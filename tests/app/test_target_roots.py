@@ -107,7 +107,7 @@ def roots_of(happened: Any) -> tuple[int, list[str], list[str]]:
     return event["checkpoint"], event["datasets"], event["ingested"]
 
 
-def test_roots_are_read_at_a_checkpoint_and_nothing_of_the_other_target_is_written(targets: Targets) -> None:
+def test_roots_are_read_at_a_checkpoint_and_nothing_is_written_there(targets: Targets) -> None:
     targets.land(1, 2, 3)
     targets.prod.run()
     before = targets.files_of_prod()
@@ -228,6 +228,31 @@ def test_a_table_that_only_this_target_defines_is_ingested_here(targets: Targets
     happened = targets.dev.run()
     assert roots_of(happened) == (1, [str(ORDERS)], ["lake.default.others"])
     assert targets.dev.query("SELECT count(*) FROM others") == [(1,)]
+
+
+def test_a_table_with_a_flow_from_outside_and_one_from_the_lake(targets: Targets) -> None:
+    mixed = f"""
+from pyspark import pipelines as dp
+
+dp.create_streaming_table("mixed")
+
+@dp.append_flow(target="mixed")
+def from_outside():
+    return spark.readStream.format("json").schema("id BIGINT, amount BIGINT").load("{targets.landing}")
+
+@dp.append_flow(target="mixed")
+def from_lake():
+    return spark.sql("SELECT * FROM STREAM orders")
+
+@dp.materialized_view
+def counted():
+    return spark.sql("SELECT count(*) AS n FROM mixed")
+"""
+    (targets.prod.folder / "definitions/mixed.py").write_text(mixed)
+    targets.land(1)
+    targets.prod.run()
+    assert roots_of(targets.dev.run()) == (1, ["lake.default.mixed", str(ORDERS)], [])
+    assert targets.dev.query("SELECT * FROM counted") == [(2,)]
 
 
 def test_a_table_of_the_target_itself_is_not_replaced(targets: Targets) -> None:

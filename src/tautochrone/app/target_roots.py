@@ -136,6 +136,7 @@ class TargetRoots(Closeable):
             return False
         self._also |= more
         self.checkpoint = None
+        self._metadata.clear()
         if self._pin:
             self._store.pins.release(self._pin)
         self.close()

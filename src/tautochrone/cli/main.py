@@ -294,13 +294,16 @@ def _add_status(commands: Any) -> None:
     status = _add_command(commands, "status", "the status of every dataset", reads=True, spark=False)
     status.add_argument("name", nargs="?", help="one dataset")
     status.add_argument("--history", action="store_true", help="list refreshes, newest first")
+    status.add_argument(
+        "--cost", action="store_true", help="list what refreshes cost, by day and dataset, newest first"
+    )
     status.add_argument("--nodes", action="store_true", help="with --history: what each node of the plan did")
     status.add_argument(
         "--limit",
         type=int,
         default=50,
         metavar="N",
-        help="with --history: maximum rows to print (default 50)",
+        help="with --history and --cost: maximum rows to print (default 50)",
     )
 
 

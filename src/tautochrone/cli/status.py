@@ -17,6 +17,7 @@ from tautochrone.cli.options import options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
+from tautochrone.metaservice.costs import costs_by_day
 from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
@@ -53,6 +54,8 @@ def status(arguments: argparse.Namespace) -> int:
     `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
+        if arguments.cost:
+            return _costs(store, arguments)
         statuses, jobs = store.datasets.statuses(), store.jobs.states()
         alarms = store.alarms.current()
         bad_records = _quarantined_rows(statuses, settings.catalog)
@@ -251,6 +254,19 @@ def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
             answer().write(
                 f"{status.dataset}: {count.violations} {what}, {count.change:+} by the last change\n"
             )
+
+
+def _costs(store: Store, arguments: argparse.Namespace) -> int:
+    costs = [
+        cost for cost in costs_by_day(store) if not arguments.name or _matches(cost.dataset, arguments.name)
+    ]
+    lines = [
+        {**asdict(cost), "dataset": str(cost.dataset), "since": iso_timestamp(cost.first_ms)}
+        for cost in costs[: arguments.limit]
+    ]
+    columns = ("day", "since", "dataset", "refreshes", "failed", "measured", "cpu_ms", "duration_ms", "rows")
+    show(lines, columns, as_json=arguments.json, empty="the history has no refresh")
+    return 0
 
 
 def _history(store: Store, dataset: TableName, arguments: argparse.Namespace) -> None:

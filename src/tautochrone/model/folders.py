@@ -31,6 +31,6 @@ def real_location(location: str) -> str:
         return os.path.realpath(unquote(parts.path))
     if parts.scheme and "://" in location:
         scheme = re.sub(r"^s3[an]$", "s3", parts.scheme.lower())
-        path = re.sub("/+", "/", location.partition("://")[2].partition("/")[2])
+        path = re.sub("/+", "/", location.partition("://")[2].partition("/")[2]).strip("/")
         return f"{scheme}://{parts.netloc}/{path}".rstrip("/")
     return os.path.realpath(location) if Path(location).is_absolute() else location

@@ -19,8 +19,8 @@ from tautochrone.model.alarms import AlarmLimits, NotificationForm
 from tautochrone.model.checkpoint import RefreshPolicy
 from tautochrone.model.definitions import OtherCatalogs, OtherFormats
 from tautochrone.model.effects import Durability
-from tautochrone.model.s3 import is_on_s3
 from tautochrone.model.reason import Reason
+from tautochrone.model.s3 import is_on_s3
 from tautochrone.model.sink import PUBLICATIONS, DeliveryPolicy
 from tautochrone.model.source import BadRecords, RecreatedTopic
 from tautochrone.project.lake_catalog import DEFAULT_CATALOG, lake_catalog

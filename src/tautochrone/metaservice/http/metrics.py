@@ -51,6 +51,12 @@ class Metrics:
             buckets=_REFRESH_BUCKETS,
             registry=self._registry,
         )
+        self._cpu = Counter(
+            "tautochrone_refresh_cpu_seconds_total",
+            "CPU time of the Spark tasks of refreshes that changed something, on all executors",
+            ["dataset"],
+            registry=self._registry,
+        )
         self._rows = Counter(
             "tautochrone_rows_changed_total",
             "Rows that refreshes changed",
@@ -84,6 +90,7 @@ class Metrics:
                         continue
                     self._refreshes.labels(dataset, refresh.mode.value).inc()
                     self._durations.labels(dataset).observe(refresh.duration_ms / 1000)
+                    self._cpu.labels(dataset).inc((refresh.cpu_ms or 0) / 1000)
                     self._rows.labels(dataset, "insert").inc(refresh.rows_inserted)
                     self._rows.labels(dataset, "delete").inc(refresh.rows_deleted)
                 rows = self._store.history.refreshes_after(self._last_row, _BATCH)
