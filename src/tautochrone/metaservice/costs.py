@@ -21,8 +21,8 @@ class DayCost:
 
     Attributes:
         day: in UTC, `2026-11-30`.
-        first_ms: when the first of them ended, in epoch milliseconds. The history keeps so many refreshes of each
-            dataset, so earlier ones of that day may have left it.
+        first_ms: when the first of them ended, in epoch milliseconds. Earlier ones of that day may have
+            left the history, which keeps so many of each dataset.
         refreshes: those that changed something; `failed` are those that gave no version.
         measured: the refreshes whose CPU time is known.
         cpu_ms: CPU time of Spark's tasks on all executors, in milliseconds. That of the driver is not in it.
