@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,4 +74,4 @@ def test_the_whole_history_is_read(count: int) -> None:
         return [(3 * n, record) for n in range(1, count + 1) if 3 * n > last][:limit]
 
     store: Any = SimpleNamespace(history=SimpleNamespace(refreshes_after=refreshes_after))
-    assert sum(cost.refreshes for cost in costs_by_day(cast("Any", store))) == count
+    assert sum(cost.refreshes for cost in costs_by_day(store)) == count
