@@ -439,7 +439,7 @@ def load_settings(
         recreated_topics=_by_flow(values, "on_recreated_topic", RecreatedTopicSetting),
         configuration=_evaluation_settings(spec, values, ignored),
         ignored=ignored,
-        sinks=with_publications({}, (), OtherFormats.MAP, spec.storage_path)
+        sinks=with_publications({}, (), OtherFormats.MAP, spec.storage_root, catalog.s3_options)
         if sinks_off is not None
         else with_publications(
             sink_settings(values),
