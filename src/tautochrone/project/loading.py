@@ -6,6 +6,7 @@ No file declares quarantine tables: they follow from the settings of flows.
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,10 +24,12 @@ from tautochrone.model.definitions import Dataset, DatasetKind, OtherCatalogs, S
 from tautochrone.model.names import TableName
 from tautochrone.model.source import QUARANTINE_SCHEMA, BadRecords, quarantine_of
 from tautochrone.project.auto_cdc import event_quarantine_name, event_table_name
+from tautochrone.project.databricks.ipynb import Notebook, parse_notebook
 from tautochrone.project.databricks.notebooks import (
     Dbutils,
     is_written_for_databricks,
     magic_warnings,
+    magic_warnings_of,
     runs_as_main,
 )
 from tautochrone.project.definitions import Definitions, Flow
@@ -77,13 +80,16 @@ def load_definitions(
     # Symbolic links are resolved, as Spark does: tracebacks have the real path of imported files.
     root = spec.root.resolve()
     files = _files(root, spec.libraries)
-    folders = [root, *(file.parent for file in files if file.suffix == ".py")]
+    folders = [root, *(file.parent for file in files if file.suffix in (".py", ".ipynb"))]
     project = Project(root, tuple(dict.fromkeys(folders)))
     forget_imports(Libraries((root, *project.imports)))
     registry = Registry(session, project, scope, spec.configuration)
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    texts = [_code_of(file, project) for file in files]
     registry.settings_ignored(spec.configuration, "configuration", SourceLocation(project.shown(spec.path)))
-    registry.for_databricks = any(map(is_written_for_databricks, texts))
+    registry.for_databricks = any(
+        file.suffix == ".ipynb" or is_written_for_databricks(text)
+        for file, text in zip(files, texts, strict=True)
+    )
     _register(files, registry, project, scope, session, spec)
     registry.finish()
     definitions = Definitions(
@@ -158,8 +164,11 @@ def _register(
         ):
             errors: list[DefinitionError] = []
             for file in files:
-                registry.warnings += magic_warnings(file, project.shown(file))
                 try:
+                    if file.suffix == ".ipynb":
+                        _run_notebook(file, registry, project, scope, session)
+                        continue
+                    registry.warnings += magic_warnings(file, project.shown(file))
                     if file.suffix == ".py":
                         _import(file, registry, project, scope, session)
                     else:
@@ -200,17 +209,57 @@ def _files(root: Path, libraries: tuple[str, ...]) -> list[Path]:
             if match.is_file() and "__pycache__" not in match.parts:
                 matches[match.resolve()] = None
     for file in matches:
-        if file.suffix not in (".py", ".sql"):
+        if file.suffix not in (".py", ".sql", ".ipynb"):
             raise DefinitionError(
                 "PIPELINE_UNSUPPORTED_DEFINITIONS_FILE_EXTENSION",
                 f"Pipeline definitions file `{file.name}` has an unsupported extension. "
-                "Supported extensions are `.py` and `.sql`.",
+                "Supported extensions are `.py`, `.sql` and `.ipynb`.",
                 location=str(file.relative_to(root) if file.is_relative_to(root) else file),
-                hint="Export the notebook as source, a `.py` or `.sql` file."
-                if file.suffix == ".ipynb"
-                else "Move the file out of the folder that `libraries` names.",
+                hint="Move the file out of the folder that `libraries` names.",
             )
     return list(matches)
+
+
+def _notebook(file: Path, project: Project) -> Notebook:
+    return parse_notebook(file.read_text(encoding="utf-8", errors="replace"), project.shown(file))
+
+
+def _code_of(file: Path, project: Project) -> str:
+    """The text of a definition file, of a notebook that of its cells."""
+    if file.suffix == ".ipynb":
+        return "\n".join(cell.code for cell in _notebook(file, project).cells)
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _run_notebook(
+    file: Path, registry: Registry, project: Project, scope: NameScope, session: SparkSession
+) -> None:
+    """Run the cells of a notebook in their order, in one module that cannot be imported.
+
+    Raises:
+        DefinitionError: of the first cell that fails, or `NOTEBOOK_UNREADABLE`.
+    """
+    notebook = _notebook(file, project)
+    shown = project.shown(file)
+    registry.warnings += magic_warnings_of(notebook, shown)
+    if notebook.language == "sql":
+        registry.register_cells((cell.code, f"{shown}#{cell.number}") for cell in notebook.cells)
+        return
+    module = ModuleType("__main__")
+    vars(module).update({"__file__": str(file), "spark": session, "dbutils": Dbutils(session)})
+    registry.module = vars(module)
+    for cell in notebook.cells:
+        name = f"{file}#{cell.number}"
+        # Tracebacks and `inspect` find the lines of a cell here: no file has its name.
+        linecache.cache[name] = (len(cell.code), None, cell.code.splitlines(keepends=True), name)
+        try:
+            with user_code(
+                project.root, project.imports, scope.rewrite, project.data_sources, in_query=False
+            ):
+                exec(compile(cell.code, name, "exec"), vars(module))
+        except Exception as error:
+            location = SourceLocation(f"{shown}#{cell.number}")
+            raise explain(error, project.position_of, location) from error
 
 
 def _import(

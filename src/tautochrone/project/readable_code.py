@@ -97,6 +97,9 @@ def files_read(files: Iterable[Path], root: Path) -> frozenset[Path] | Reason:
         if file in read:
             continue
         read.add(file)
+        if file.suffix == ".ipynb":
+            # Its Python stands in cells, which this module does not read.
+            return Reason.of(ReasonCode.CODE_MAY_READ, position=file.name, what="a notebook")
         if file.suffix != ".py":
             continue
         try:

@@ -242,8 +242,14 @@ class Registry(GraphElementRegistry):
     # SQL --------------------------------------------------------------------------------------
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
+        self.register_cells([(sql_text, str(file_path))])
+
+    def register_cells(self, cells: Iterable[tuple[str, str]]) -> None:
+        """Register the statements of texts for which `USE` and `SET` go on, each with what it is called."""
         scope, conf = self._scope, dict[str, str]()
-        for statement in parse_statements(sql_text, str(file_path), self._session):
+        for statement in (
+            statement for text, shown in cells for statement in parse_statements(text, shown, self._session)
+        ):
             location = str(statement.location)
             for clause in statement.dialect.ignored:
                 reason = Reason.of(

@@ -17,10 +17,18 @@ from pyspark.sql import SparkSession
 
 from tautochrone.model.definitions import SourceLocation
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.project.databricks.ipynb import Notebook
 from tautochrone.project.databricks.unsupported import databricks_only_error
 from tautochrone.project.definitions import DefinitionWarning
 
-__all__ = ["Dbutils", "FileInfo", "is_written_for_databricks", "magic_warnings", "runs_as_main"]
+__all__ = [
+    "Dbutils",
+    "FileInfo",
+    "is_written_for_databricks",
+    "magic_warnings",
+    "magic_warnings_of",
+    "runs_as_main",
+]
 
 
 _SIGNS = re.compile(
@@ -70,10 +78,18 @@ def magic_warnings(file: Path, shown: str) -> Iterator[DefinitionWarning]:
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         match = _MAGIC.match(line)
         if match is not None:
-            reason = Reason.of(
-                ReasonCode.CLAUSE_IGNORED, statement="a notebook cell", clause=match[1].strip()
-            )
-            yield DefinitionWarning(SourceLocation(shown, number), reason)
+            yield _magic_warning(SourceLocation(shown, number), match[1].strip())
+
+
+def magic_warnings_of(notebook: Notebook, shown: str) -> Iterator[DefinitionWarning]:
+    """The same of a notebook in Jupyter's format."""
+    for magic in notebook.magic:
+        yield _magic_warning(SourceLocation(f"{shown}#{magic.cell}", magic.line), magic.text)
+
+
+def _magic_warning(location: SourceLocation, command: str) -> DefinitionWarning:
+    reason = Reason.of(ReasonCode.CLAUSE_IGNORED, statement="a notebook cell", clause=command)
+    return DefinitionWarning(location, reason)
 
 
 @dataclass(frozen=True, slots=True)
