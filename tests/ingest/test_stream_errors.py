@@ -97,3 +97,14 @@ def test_error_of_the_innermost_cause_is_used(text: str, error_class: str, sente
     assert error.error_class == error_class
     assert error.message == f"Flow events failed: {sentence}"
     assert error.sqlstate == state
+
+
+def test_aggregate_without_watermark_has_a_hint() -> None:
+    text = (
+        "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: append. This output "
+        "mode is not supported for streaming aggregations without watermark on streaming DataFrames/"
+        "DataSets. SQLSTATE: 42KDE"
+    )
+    error = explain(PySparkException(text), "totals")
+    assert error.error_class == "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION"
+    assert "materialized view" in (error.hint or "")

@@ -29,6 +29,9 @@ _KAFKA_RANGE = re.compile(r"records in offset \[(\d+), (\d+)\) for topic partiti
 _HINTS = {
     "DATA_SOURCE_NOT_FOUND": "Add the package of this format by --conf spark.jars.packages=…, or register a "
     "Python data source of this name with spark.dataSource.register.",
+    "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION": "Aggregate in a materialized view, which reads tables "
+    "without a stream (spark.read.table, in SQL without STREAM) and is refreshed by what changed. To keep "
+    "the streaming table, group by a time that has a watermark (withWatermark, in SQL WATERMARK).",
 }
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH")
 _CLASSED = re.compile(

@@ -38,6 +38,7 @@ from pyspark.sql.udf import UDFRegistration
 from tautochrone.errors import DefinitionError
 from tautochrone.model.names import quoted
 from tautochrone.project.databricks.files import METHODS, stream_state
+from tautochrone.project.databricks.table_options import require_known_options
 from tautochrone.project.deferred_frames import (
     DeferredFrame,
     evaluation_session,
@@ -366,6 +367,8 @@ def _renamed(rewrite: Callable[[str], str]) -> Apply:
         name = kwargs.pop(key) if key else args[0]
         if evaluation_session() is None:
             return recorded_call(owner, "table", (name, *(args if key else args[1:])), kwargs)
+        if not isinstance(owner, SparkSession):
+            require_known_options(owner, name)
         return original(owner, rewrite(name), *(args if key else args[1:]), **kwargs)
 
     return apply

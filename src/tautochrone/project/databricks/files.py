@@ -16,12 +16,21 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
+from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tautochrone.errors import DefinitionError
 
-__all__ = ["METHODS", "FileSource", "collected_clauses", "open_files", "stream_state"]
+__all__ = [
+    "METHODS",
+    "FileSource",
+    "collected_clauses",
+    "note_ignored",
+    "open_files",
+    "options_of",
+    "stream_state",
+]
 
 
 _PREFIX = "cloudfiles."
@@ -65,13 +74,20 @@ _clauses: ContextVar[list[str] | None] = ContextVar("clauses", default=None)
 
 @contextmanager
 def collected_clauses() -> Iterator[list[str]]:
-    """Options without effect that files are opened with inside the block."""
+    """Options without effect that files and tables are read with inside the block."""
     clauses: list[str] = []
     token = _clauses.set(clauses)
     try:
         yield clauses
     finally:
         _clauses.reset(token)
+
+
+def note_ignored(clause: str) -> None:
+    """Let a clause without effect be one of those that are collected."""
+    clauses = _clauses.get()
+    if clauses is not None:
+        clauses.append(clause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +167,6 @@ def _short(key: str) -> str:
 def _spark_options(source: FileSource) -> dict[str, str]:
     """Spark's options for those of Databricks; others are the format's own."""
     options: dict[str, str] = {"recursiveFileLookup": "true"} if "=" not in source.path else {}
-    clauses = _clauses.get()
     for key, value in source.options.items():
         short = _short(key)
         hint = _REFUSED.get((short, value.lower()))
@@ -169,8 +184,7 @@ def _spark_options(source: FileSource) -> dict[str, str]:
         if short in _RENAMED:
             options[_RENAMED[short]] = value
         elif short in _IGNORED or short == "schemaevolutionmode":
-            if clauses is not None:
-                clauses.append(key)
+            note_ignored(key)
         elif key.lower().startswith(_PREFIX) and short not in _NOT_NEEDED | _TAKEN | {"cleansource"}:
             raise DefinitionError(
                 "DATABRICKS_ONLY",
@@ -244,6 +258,11 @@ def stream_state(reader: Any) -> tuple[str | None, dict[str, Any], bool]:
     return state["format"], dict(state["options"]), state["schema"] is not None
 
 
+def options_of(reader: Any) -> dict[str, str]:
+    """The options that a reader of batches or streams was told in a definition file."""
+    return dict(_options(reader)["options"])
+
+
 def _format(original: Callable[..., Any], reader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = args[0] if args else kwargs["source"]
     state = _options(reader)
@@ -286,6 +305,8 @@ def _load(original: Callable[..., Any], reader: Any, args: tuple[Any, ...], kwar
 
 
 METHODS: tuple[tuple[type, str, Method], ...] = (
+    (DataFrameReader, "option", _option),
+    (DataFrameReader, "options", _many),
     (DataStreamReader, "format", _format),
     (DataStreamReader, "option", _option),
     (DataStreamReader, "options", _many),
