@@ -47,7 +47,7 @@ def test_options_without_effect_are_collected() -> None:
 
 
 @pytest.mark.spark
-def test_both_in_a_project(project: DialectProject) -> None:
+def test_options_and_hooks_in_a_project(project: DialectProject) -> None:
     text = """
         import dlt
 
@@ -58,6 +58,10 @@ def test_both_in_a_project(project: DialectProject) -> None:
         @dlt.table
         def copies():
             return spark.readStream.option("{option}", "true").table("orders")
+
+        @dlt.on_event_hook(max_allowable_consecutive_failures=3)
+        def alert(event):
+            raise AssertionError
     """
     project.define("a.py", text.replace("{option}", "readChangeFeed"))
     with pytest.raises(DefinitionError, match="TABLE_OPTION_UNSUPPORTED") as refused:
@@ -67,4 +71,6 @@ def test_both_in_a_project(project: DialectProject) -> None:
     project.json("orders/1.json", {"id": 1})
     events = project.run()
     assert project.rows("SELECT * FROM copies") == [(1,)]
-    assert "skipChangeCommits" in str([event["reason"] for event in events.of("definition_warning")])
+    reasons = str([event["reason"] for event in events.of("definition_warning")])
+    assert "skipChangeCommits" in reasons
+    assert "the function alert" in reasons

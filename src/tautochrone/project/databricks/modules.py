@@ -39,6 +39,7 @@ __all__ = [
     "create_streaming_table",
     "databricks_modules",
     "materialized_view",
+    "on_event_hook",
     "read",
     "read_stream",
     "refusing",
@@ -142,6 +143,22 @@ def refusing(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+def on_event_hook(
+    function: Callable[[Any], Any] | None = None,
+    *,
+    max_allowable_consecutive_failures: int | None = None,  # noqa: ARG001
+) -> Any:
+    """A function that Databricks calls with its events. It changes no rows, and nothing calls it here."""
+    location = caller()
+
+    def decorate(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        registry: Any = get_active_graph_element_registry()
+        registry.record_ignored("on_event_hook", f"the function {function.__name__}", location)
+        return function
+
+    return decorate if function is None else decorate(function)
+
+
 _IGNORED = ("path", "temporary", "private", "cluster_by_auto")
 _KNOWN = ("comment", "table_properties", "partition_cols", "cluster_by", "schema", "spark_conf", "format")
 
@@ -207,13 +224,8 @@ def _columns(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-_REFUSED = (
-    "foreach_batch_sink",
-    "on_event_hook",
-)
 _COMMON: Mapping[str, Any] = {
     **DECORATORS,
-    **{name: refusing(name) for name in _REFUSED},
     "apply_changes": create_auto_cdc_flow,
     "apply_changes_from_snapshot": create_auto_cdc_from_snapshot_flow,
     "append_flow": append_flow,
@@ -221,7 +233,9 @@ _COMMON: Mapping[str, Any] = {
     "create_auto_cdc_from_snapshot_flow": create_auto_cdc_from_snapshot_flow,
     "create_sink": pipelines.create_sink,
     "create_streaming_table": create_streaming_table,
+    "foreach_batch_sink": refusing("foreach_batch_sink"),
     "materialized_view": materialized_view,
+    "on_event_hook": on_event_hook,
     "read": read,
     "read_stream": read_stream,
     "temporary_view": view,

@@ -21,7 +21,6 @@ _PIPELINES = ("dlt", "databricks.pipelines", "pyspark.pipelines")
 
 INSTEAD = {
     "foreach_batch_sink": "Write the rows into a streaming table, and deliver the table to a sink.",
-    "on_event_hook": "Read the events of a run from `taut run --json`.",
     "row_filter": "Define a view with the filter as its WHERE, and give readers that view.",
     "column mask": "Define a view that computes the masked column, and give readers that view.",
     "once": "Leave it out and let the flow read a stream (spark.readStream, STREAM): each row is taken once, "
