@@ -294,6 +294,9 @@ class _Analysis:
                     )
                     # A condition may read a table that must be provided first.
                     flow.with_flags(evaluated[0])
+                    if evaluated[0].isStreaming and self._is_checked_by_batch(flow):
+                        # Batches have the columns alone: no names of tables, nothing that a join hides.
+                        flow.with_flags(self._empty_catalog.session.createDataFrame([], evaluated[0].schema))
                 self._warn(flow, clauses)
                 return evaluated
             except DefinitionError as error:
@@ -301,6 +304,12 @@ class _Analysis:
                 if not parts or parts == last_missing or not self._provide(parts, flow, path):
                     raise self._not_found_error(error, parts, flow) from error
                 last_missing = parts
+
+    def _is_checked_by_batch(self, flow: Flow) -> bool:
+        """Whether the expectations of a stream are asked of its batches."""
+        target = self._definitions.datasets.get(flow.target)
+        is_table = target is not None and target.kind is DatasetKind.STREAMING_TABLE
+        return is_table and bool(flow.expectations) and flow.auto_cdc is None
 
     def _warn(self, flow: Flow, clauses: list[str]) -> None:
         """Tell of options of files that have no effect."""

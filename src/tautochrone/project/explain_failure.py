@@ -18,6 +18,10 @@ __all__ = ["CodePosition", "PositionFinder", "explain"]
 
 _HINTS = {
     "UNRESOLVED_COLUMN": "The inputs of the query have no such column; check spelling and aliases.",
+    "UNRESOLVED_ROUTINE": (
+        "Spark has no function of this name. One that only Databricks has, such as ai_query, is replaced by "
+        "another expression, in Python by a UDF."
+    ),
     "PARSE_SYNTAX_ERROR": "Spark's parser does not expect this here, or misses something before it.",
     "TABLE_OR_VIEW_NOT_FOUND": (
         "While files are imported there are only tables that exist already; "

@@ -134,6 +134,10 @@ def did_you_mean(name: TableName, known: Iterable[TableName]) -> str | None:
     Tables of other databases count only if their names are nearly the same: `silver.dim_users` is not
     `source.users`.
     """
+    known = tuple(known)
+    for other in known:
+        if other != name and str(other).lower() == str(name).lower():
+            return f"The project defines {other.without_catalog}: only upper and lower case differ."
     by_table: dict[str, TableName] = {}
     for known_name in sorted(known, key=lambda other: other.namespace != name.namespace):
         by_table.setdefault(known_name.table, known_name)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.crash.faults import Strike, StrikingEffects
 
+from tautochrone.errors import DefinitionError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY as KEY
 from tautochrone.model.definitions import ViolationAction
 from tautochrone.model.effects import Step
@@ -298,3 +299,32 @@ def test_condition_sees_columns_that_the_query_renamed(project: DialectProject) 
     project.run()
     assert project.verdicts == {"a": True, "b": True}
     assert project.rows("SELECT * FROM a ORDER BY 1, 2") == [(1, 5), (1, 7), (2, 70)]
+
+
+def test_hidden_column_in_a_condition_of_a_stream_is_refused_early(
+    project: DialectProject,
+) -> None:
+    project.define(
+        "a.py",
+        """
+        import dlt
+
+        @dlt.table
+        def orders():
+            return spark.readStream.schema("id INT").json("@IN@/orders")
+
+        @dlt.table
+        def names():
+            return spark.sql("SELECT 1 AS id, 'a' AS name")
+
+        @dlt.table
+        @dlt.expect_or_drop("has a name", "names.id IS NOT NULL")
+        def named():
+            return spark.readStream.table("orders").join(spark.read.table("names"), "id", "left")
+        """,
+    )
+    project.json("orders/1.json", {"id": 1})
+    with pytest.raises(DefinitionError, match="The expectation 'has a name'") as refused:
+        project.pipeline.run()
+    assert refused.value.error_class.startswith("UNRESOLVED_COLUMN")
+    assert "without the names of tables" in str(refused.value.hint)

@@ -123,9 +123,10 @@ def test_read_files_in_sql_and_values_that_do_not_fit(project: DialectProject) -
         from pyspark import pipelines as dp
 
         @dp.table
-        @dp.expect_or_drop("rescued", "_rescued_data IS NULL")
+        @dp.expect_or_drop("rescued", "unread IS NULL")
         def payments():
             reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+            reader = reader.option("cloudFiles.rescuedDataColumn", "unread")
             reader = reader.option("cloudFiles.inferColumnTypes", "true")
             return reader.option("cloudFiles.schemaHints", "amount INT").load("@IN@/payments")
         """,

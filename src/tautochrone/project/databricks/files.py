@@ -40,7 +40,16 @@ _FORMATS = (*_TEXT_FORMATS, "parquet", "avro", "orc", "text", "xml", "binaryfile
 
 _NOT_NEEDED = frozenset({"schemalocation", "validateoptions", "includeexistingfiles", "allowoverwrites"})
 """Options with nothing to map: what they ask for is so already, or the refusal below covers them."""
-_TAKEN = frozenset({"format", "infercolumntypes", "schemahints", "schemaevolutionmode", "partitioncolumns"})
+_TAKEN = frozenset(
+    {
+        "format",
+        "infercolumntypes",
+        "partitioncolumns",
+        "rescueddatacolumn",
+        "schemaevolutionmode",
+        "schemahints",
+    }
+)
 _RENAMED = {
     "maxfilespertrigger": "maxFilesPerTrigger",
     "maxbytespertrigger": "maxBytesPerTrigger",
@@ -192,7 +201,7 @@ def _spark_options(source: FileSource) -> dict[str, str]:
                 hint="Leave it out, or use an option of Spark's file source.",
                 sqlstate="0A000",
             )
-        elif short not in _NOT_NEEDED | _TAKEN | {"rescueddatacolumn", "cleansource"}:
+        elif short not in _NOT_NEEDED | _TAKEN | {"cleansource"}:
             options[key] = value
     return options
 

@@ -205,6 +205,6 @@ def _unresolved_condition_error(expectation: Expectation, error: PySparkExceptio
         problem.error_class,
         f"The expectation {expectation.name!r}, {expectation.condition}: {problem.message}",
         sqlstate=problem.sqlstate,
-        hint="A condition is SQL over the columns that the dataset's query gives.",
+        hint="A condition is SQL over the columns of the dataset's query, without the names of tables.",
         parameters=problem.parameters,
     )
