@@ -234,10 +234,18 @@ def forget_imports(libraries: Libraries) -> None:
     """Let user code import anew what it imported, except libraries: the files may have changed."""
     for name in _imported:
         module = sys.modules.get(name)
-        if module is not None and not libraries.has_module(module):
+        if module is not None and not _is_of_library(module, libraries):
             del sys.modules[name]
     _imported.clear()
     importlib.invalidate_caches()
+
+
+def _is_of_library(module: ModuleType, libraries: Libraries) -> bool:
+    """A folder without `__init__.py` is a package without a file, which keeps the modules below it."""
+    folders = list(getattr(module, "__path__", ()))
+    if getattr(module, "__file__", None) is None and folders:
+        return all(map(libraries.has, folders))
+    return libraries.has_module(module)
 
 
 @contextlib.contextmanager

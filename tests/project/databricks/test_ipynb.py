@@ -96,14 +96,14 @@ def test_notebooks_in_python_and_sql(project: DialectProject) -> None:
     project.define(
         "b.ipynb",
         notebook(
-            "SET smallest = 3",
-            "CREATE OR REFRESH MATERIALIZED VIEW big AS SELECT * FROM doubled WHERE id > ${smallest}",
+            "USE side",
+            "CREATE OR REFRESH MATERIALIZED VIEW big AS SELECT * FROM default.doubled WHERE id > 3",
             language="sql",
         ),
     )
     project.json("orders/1.json", {"id": 1}, {"id": 2}, {})
     events = project.run()
-    assert project.rows("SELECT * FROM big") == [(4,)]
+    assert project.rows("SELECT * FROM side.big") == [(4,)]
     assert "definitions/a.ipynb#2:1" in [event["location"] for event in events.of("definition_warning")]
 
 

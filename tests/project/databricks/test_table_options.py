@@ -63,12 +63,12 @@ def test_options_and_hooks_in_a_project(project: DialectProject) -> None:
         def alert(event):
             raise AssertionError
     """
+    project.json("orders/1.json", {"id": 1})
     project.define("a.py", text.replace("{option}", "readChangeFeed"))
     with pytest.raises(DefinitionError, match="TABLE_OPTION_UNSUPPORTED") as refused:
         project.pipeline.run()
     assert refused.value.location == "definitions/a.py:10"
     project.define("a.py", text.replace("{option}", "skipChangeCommits"))
-    project.json("orders/1.json", {"id": 1})
     events = project.run()
     assert project.rows("SELECT * FROM copies") == [(1,)]
     reasons = str([event["reason"] for event in events.of("definition_warning")])
