@@ -144,6 +144,31 @@ def test_read_files_in_sql_and_values_that_do_not_fit(project: DialectProject) -
     assert project.rows("SELECT * FROM both") == [("NO", 5)]
 
 
+def test_nested_values_are_strings_unless_types_are_inferred(project: DialectProject) -> None:
+    project.define(
+        "a.py",
+        """
+        import dlt
+
+        def trains(infers):
+            reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+            return reader.option("cloudFiles.inferColumnTypes", infers).load("@IN@/trains")
+
+        @dlt.table
+        def texts():
+            return trains("false")
+
+        @dlt.table
+        def values():
+            return trains("true").select("route.name", "stops")
+        """,
+    )
+    project.json("trains/1.json", {"route": {"name": "red"}, "stops": [1, 2]})
+    project.build()
+    assert project.rows("SELECT route, stops FROM texts") == [('{"name":"red"}', "[1,2]")]
+    assert project.rows("SELECT * FROM values") == [("red", [1, 2])]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from tautochrone.errors import DefinitionError
 
@@ -211,7 +211,17 @@ def _inferred_schema(
 ) -> StructType:
     """The columns of the files that are there now."""
     typed = {**options, **({"inferSchema": "true"} if infers else {"primitivesAsString": "true"})}
-    return session.read.format(file_format).options(**typed).load(path).schema
+    schema = session.read.format(file_format).options(**typed).load(path).schema
+    if infers or file_format.lower() != "json":
+        return schema
+    # Objects and arrays are strings too: Spark gives their JSON.
+    nested = (ArrayType, StructType)
+    return StructType(
+        [
+            StructField(field.name, StringType() if isinstance(field.dataType, nested) else field.dataType)
+            for field in schema.fields
+        ]
+    )
 
 
 def _is_header(names: Sequence[str]) -> bool:
