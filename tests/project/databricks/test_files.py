@@ -165,7 +165,7 @@ def test_nested_values_are_strings_unless_types_are_inferred(project: DialectPro
     )
     project.json("trains/1.json", {"route": {"name": "red"}, "stops": [1, 2]})
     project.build()
-    assert project.rows("SELECT route, stops FROM texts") == [('{"name":"red"}', "[1,2]")]
+    assert project.rows("SELECT route, stops FROM texts") == [('{"name": "red"}', "[1, 2]")]
     assert project.rows("SELECT * FROM values") == [("red", [1, 2])]
 
 

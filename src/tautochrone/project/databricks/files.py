@@ -214,7 +214,7 @@ def _inferred_schema(
     schema = session.read.format(file_format).options(**typed).load(path).schema
     if infers or file_format.lower() != "json":
         return schema
-    # Objects and arrays are strings too: Spark gives their JSON.
+    # Objects and arrays are strings too: Spark gives them as they are written.
     nested = (ArrayType, StructType)
     return StructType(
         [
