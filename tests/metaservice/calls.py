@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tautochrone.meta import DatasetEntry, LakeVersion, Store, TableRole
@@ -12,6 +13,7 @@ from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.project_build import BuiltTable, ProjectBuild
 from tautochrone.model.reason import unclassified
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.model.run_report import RunEnd, RunReport
@@ -35,7 +37,7 @@ TOPOLOGY = [
 ]
 SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
-    "alarms.current", "alarms.resolved", "jobs.report",
+    "alarms.current", "alarms.resolved", "builds.get", "builds.of_job", "jobs.report",
     "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
     "checkpoints.highest_used_number", "checkpoints.last_done", "checkpoints.latest_done",
     "checkpoints.latest_published", "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress",
@@ -230,6 +232,28 @@ DETAILS = DatasetDetails(
 INVARIANT = InvariantEntry(name="one", location="i/one.sql:1", definition="d", tables=frozenset({VIEW}))
 BROKEN = BrokenInvariant(name="one", location="i/one.sql:1", rows=1, sample=("a=1",))
 
+BUILD = ProjectBuild(id="0123abcd", job="job", base=CheckpointNumber(1), created=(RENAMED,))
+BUILT = BuiltTable(
+    table=VIEW,
+    version=Version("b1"),
+    definition="c",
+    replaces="b",
+    inputs={ROOT: Version("r1")},
+    violations={"some": 2},
+)
+
+
+def built(store: Store, fence: Fence) -> None:
+    whole(store, fence)
+    store.builds.begin(BUILD)
+    store.builds.finish(replace(BUILD.with_table(BUILT), definitions={str(VIEW): "c"}, problems=("one",)))
+
+
+def built_and_decided(store: Store, fence: Fence) -> None:
+    built(store, fence)
+    store.builds.decide("job", fence, BUILD.id)
+
+
 WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "jobs.start_run": lambda store, fence: store.jobs.start_run(
         "shop", "job", TOPOLOGY[:1], invariants=[INVARIANT], fence=fence
@@ -312,6 +336,14 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "datasets.record_expectations": lambda store, fence: store.datasets.record_expectations(
         "job", fence, ROOT, [ExpectationCount("known", ViolationAction.DROP, 3, 1)]
     ),
+    "builds.begin": built,
+    "builds.finish": built,
+    "builds.decide": built_and_decided,
+    "builds.complete": lambda store, fence: (
+        built_and_decided(store, fence),
+        store.builds.complete("job", fence, BUILD.id),
+    ),
+    "builds.remove": lambda store, fence: (built(store, fence), store.builds.remove(BUILD.id)),
     "deliveries.claim": lambda store, fence: (claimed(store, fence), None)[1:],
     "deliveries.retire_others": lambda store, fence: (
         claimed(store, fence),

@@ -18,13 +18,13 @@ from tautochrone.redaction import redacted
 if TYPE_CHECKING:
     from tautochrone.runtime.delivery.differences import TableDifference
 
-__all__ = ["diff"]
+__all__ = ["diff", "difference_line", "show_differences"]
 
 _EXIT_DIFFERENT, _EXIT_NOT_COMPARED = 1, 3
 
 
 def diff(arguments: argparse.Namespace) -> int:
-    """The rows that differ between two checkpoints."""
+    """The rows that differ between two checkpoints, or a checkpoint and a built plan."""
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
@@ -39,9 +39,19 @@ def diff(arguments: argparse.Namespace) -> int:
             project.store(), project.lake, project.base, arguments.old, arguments.new, arguments.names
         )
         # Rows are read while the checkpoints are pinned.
-        lines = [_shown(compared, arguments, key, folder) for compared in all_compared]
+        lines = [
+            difference_line(
+                compared,
+                key,
+                arguments.rows,
+                folder,
+                must_have_key=bool(arguments.names),
+                as_json=arguments.json,
+            )
+            for compared in all_compared
+        ]
     if not arguments.json:
-        _show(lines, key)
+        show_differences(lines, key)
     if any(line["problem"] for line in lines):
         return _EXIT_NOT_COMPARED
     differs = any(not line["same"] for line in lines)
@@ -59,29 +69,41 @@ def _folder(text: str) -> Path:
     return folder
 
 
-def _shown(
-    compared: TableDifference, arguments: argparse.Namespace, key: list[str], folder: Path | None
+def difference_line(
+    compared: TableDifference,
+    key: list[str],
+    sample: int,
+    folder: Path | None = None,
+    *,
+    must_have_key: bool = False,
+    as_json: bool = False,
 ) -> dict[str, Any]:
-    """What is known of one table, for people and as a line of JSON; the latter is written at once."""
+    """What is known of one table, for people and as a line of JSON; the latter is written at once.
+
+    Args:
+        key: columns by which rows of both sides belong together; empty: none.
+        sample: so many rows of each sign are shown.
+        folder: into which all rows are written.
+        must_have_key: a table without these columns is an error.
+    """
     from tautochrone.runtime.delivery.differences import first_rows
 
     problem = compared.problem
     # Of all tables, some may not have the columns; of those that are named each must.
-    has_key = bool(arguments.names) or {*key} <= compared.columns
+    has_key = bool(key) and not problem and (must_have_key or {*key} <= compared.columns)
     line: dict[str, Any] = {
         "table": str(compared.table),
         "same": None if problem else compared.is_same,
         "added": None if problem else compared.rows_added,
         "removed": None if problem else compared.rows_removed,
-        "changed": compared.changed_keys(key) if key and not problem and has_key else None,
+        "changed": compared.changed_keys(key) if has_key else None,
+        "changed_values": compared.changed_values(key) if has_key else None,
         "columns_added": compared.columns_added,
         "columns_removed": compared.columns_removed,
         "problem": None if problem is None else redacted(str(problem)),
     }
     sides = [("+", compared.added, compared.rows_added), ("-", compared.removed, compared.rows_removed)]
-    samples = {
-        sign: first_rows(rows, arguments.rows) for sign, rows, count in sides if count and arguments.rows
-    }
+    samples = {sign: first_rows(rows, sample) for sign, rows, count in sides if count and sample}
     if folder is not None:
         import pyarrow.parquet as pq
 
@@ -90,7 +112,7 @@ def _shown(
                 # A name may have a slash.
                 file = folder / f"{quote(str(compared.table), safe='')}.{name}.parquet"
                 pq.write_table(first_rows(rows, count), file)
-    if arguments.json:
+    if as_json:
         named = {
             ("rows_added" if sign == "+" else "rows_removed"): [
                 dict(zip(rows.column_names, values, strict=True)) for values in rows_of(rows)
@@ -101,7 +123,8 @@ def _shown(
     return {**line, "reason": compared.reason, "samples": samples}
 
 
-def _show(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
+def show_differences(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
+    """Write the lines of tables that differ, for people."""
     if not lines:
         answer().write("no table differs\n")
         return
@@ -112,6 +135,9 @@ def _show(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
         columns += [f"-{name}" for name in line["columns_removed"]]
         if columns:
             answer().write(f"{line['table']}: columns {', '.join(columns)}\n")
+        values = [f"{name} ({count})" for name, count in (line["changed_values"] or {}).items()]
+        if values:
+            answer().write(f"{line['table']}: changed values: {', '.join(values)}\n")
         if line["problem"]:
             answer().write(f"{line['table']}: not compared: {line['problem']}\n")
         elif line["reason"] is not None:

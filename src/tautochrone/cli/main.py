@@ -78,6 +78,7 @@ def _parser() -> _Parser:
     _add_dry_run(commands)
     _add_test(commands)
     _add_plan(commands)
+    _add_apply(commands)
     _add_run(commands)
     _add_adopt(commands)
     _add_command(commands, "doctor", "check Java, Spark, jars, catalog, storage, Kafka, ports", reads=True)
@@ -211,6 +212,28 @@ def _add_plan(commands: Any) -> None:
         "--full-refresh", action="append", default=[], metavar="A,B", help="as if these tables were rebuilt"
     )
     plan.add_argument("--full-refresh-all", action="store_true", help="as if all tables were rebuilt")
+    built = plan.add_mutually_exclusive_group()
+    built.add_argument(
+        "--build",
+        action="store_true",
+        help="compute the views that change beside the deployed ones, and compare the rows",
+    )
+    built.add_argument(
+        "--drop", nargs="?", const="", metavar="ID", help="delete a built plan (without ID: all of the job)"
+    )
+    plan.add_argument(
+        "--rows", type=_count, default=5, metavar="N", help="with --build: show so many rows of each sign"
+    )
+    plan.add_argument(
+        "--key", metavar="COLUMN,…", help="with --build: also count the rows that changed, and their values"
+    )
+
+
+def _add_apply(commands: Any) -> None:
+    applied = _add_command(commands, "apply", "let a built plan's rows be the next checkpoint", reads=True)
+    applied.add_argument("build", metavar="ID", help="of the plan, as `taut plan --build` says it")
+    applied.add_argument("--job", metavar="NAME", help="the job of the plan")
+    add_ownership(applied)
 
 
 def _add_run(commands: Any) -> None:
@@ -466,13 +489,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _side(text: str) -> int | str:
+    """A side of a comparison: the number of a checkpoint, or the id of a built plan."""
+    from tautochrone.model.project_build import build_of
+
+    return build_of(text) or int(text)
+
+
 def _add_diff(commands: Any) -> None:
     diff = _add_command(
-        commands, "diff", "the rows that differ between two published checkpoints", reads=True
+        commands, "diff", "the rows that differ between two published checkpoints or built plans", reads=True
     )
     diff.epilog = "Exit status: 0; with --exit-code 1 if a table differs. 3 if a table could not be compared."
-    diff.add_argument("old", type=int, metavar="A", help="a checkpoint")
-    diff.add_argument("new", type=int, metavar="B", help="another one: rows that only it has are added")
+    diff.add_argument("old", type=_side, metavar="A", help="a checkpoint, or a built plan as `plan-3f2a91c0`")
+    diff.add_argument("new", type=_side, metavar="B", help="another one: rows that only it has are added")
     # Without a default argparse names it among the required ones when others are missing.
     diff.add_argument("names", nargs="*", default=[], metavar="TABLE", help="tables (default: all)")
     diff.add_argument("--rows", type=_count, default=0, metavar="N", help="show so many rows of each sign")
@@ -614,6 +644,7 @@ COMMANDS = {
     "dry-run": ("project", "dry_run"),
     "test": ("unit_tests", "unit_tests"),
     "plan": ("plan", "plan"),
+    "apply": ("builds", "apply"),
     "run": ("run", "run"),
     "adopt": ("lake", "adopt"),
     "doctor": ("project", "doctor"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import names_of, options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, report, table
-from tautochrone.errors import TautochroneError
+from tautochrone.errors import SettingsError, TautochroneError
 from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange, SinkAction, Treatment
 from tautochrone.redaction import redacted, redacted_fields
 
@@ -27,6 +27,8 @@ def plan(arguments: argparse.Namespace) -> int:
     With `--exit-code` 0: nothing changes, 1: something does, 2: there is no plan, 3: the run will refuse
     something.
     """
+    if arguments.build or arguments.drop is not None:
+        return _of_build(arguments)
     from tautochrone.app.locate import locate
     from tautochrone.app.plan import plan as plan_of
 
@@ -53,6 +55,17 @@ def plan(arguments: argparse.Namespace) -> int:
     if any(refusal.is_certain for refusal in planned.refusals):
         return _EXIT_REFUSED
     return _EXIT_CHANGED if planned.has_changes else 0
+
+
+def _of_build(arguments: argparse.Namespace) -> int:
+    from tautochrone.cli import builds
+
+    if arguments.markdown or arguments.full_refresh or arguments.full_refresh_all:
+        raise SettingsError(
+            "CONFLICTING_OPTIONS",
+            "--build and --drop exclude --markdown, --full-refresh and --full-refresh-all",
+        )
+    return builds.build(arguments) if arguments.build else builds.drop(arguments)
 
 
 def write_refusals(plans: Iterable[ProjectPlan]) -> bool:

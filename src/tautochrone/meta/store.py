@@ -15,6 +15,7 @@ from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Transactions, now_ms
 from tautochrone.meta.sql.alarms import SqlAlarms
+from tautochrone.meta.sql.builds import SqlBuilds
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
 from tautochrone.meta.sql.datasets import SqlDatasets, SqlHistory
 from tautochrone.meta.sql.deliveries import SqlDeliveries
@@ -64,6 +65,7 @@ class MetaStore(Closeable):
         self._clock = clock
         transactions = Transactions(database, clock)
         self.alarms: protocols.Alarms = SqlAlarms(transactions)
+        self.builds: protocols.Builds = SqlBuilds(transactions)
         self.checkpoints: protocols.Checkpoints = SqlCheckpoints(transactions)
         self.datasets: protocols.Datasets = SqlDatasets(transactions)
         self.deliveries: protocols.Deliveries = SqlDeliveries(transactions)

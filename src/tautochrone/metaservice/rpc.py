@@ -253,6 +253,7 @@ class RemoteStore(Closeable):
         self._client = httpx.Client(headers=headers, timeout=_TIMEOUT, transport=transport, verify=verify)
         self._calls = {call.method: call for call in calls_of(None, Store)}
         self.alarms = _remote_part("alarms", protocols.Alarms, self._send)
+        self.builds = _remote_part("builds", protocols.Builds, self._send)
         self.checkpoints = _remote_part("checkpoints", protocols.Checkpoints, self._send)
         self.datasets = _remote_part("datasets", protocols.Datasets, self._send)
         self.deliveries = _remote_part("deliveries", protocols.Deliveries, self._send)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tautochrone.model.dataset_change import StoredTable
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, LakeTable, Rows, TableDefinition
 from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.project_build import BuildableTable
 
 __all__ = [
     "NEWEST",
@@ -178,6 +179,9 @@ class LakeCatalog(Protocol):
         Raises:
             LakeError: `RENAME_TARGET_EXISTS`, another table has the new name.
         """
+
+    def buildable(self, name: TableName) -> BuildableTable:
+        """A table of which rows are built beside main."""
 
     def adoptable(self, name: TableName) -> AdoptableTable:
         """A table as it is before we own it. Raises TableMissingError when it is not there."""

@@ -134,6 +134,7 @@ class CommitMetadata:
     `revoked` are the ranges of checkpoints that revisions took back, after the first number, to the second.
     `renames` has the renames before this commit in order, each with the new names of tables and flows by the
     old ones: what an older commit names is called after those that it does not know.
+    `built` is the version with the rows of this commit that a plan's build made beside main.
     """
 
     pipeline: str
@@ -153,6 +154,7 @@ class CommitMetadata:
     shortened: tuple[str, ...] = ()
     revoked: tuple[tuple[int, int], ...] = ()
     renames: tuple[Mapping[str, str], ...] = ()
+    built: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNKNOWN: "{text}",
     ReasonCode.FIRST_BUILD: "first build",
     ReasonCode.DEFINITION_CHANGED: _definition_text,
+    ReasonCode.BUILD_APPLIED: "plan {plan} was applied: its rows were built at checkpoint {checkpoint}",
     ReasonCode.TABLE_TO_CREATE: "its table is created, and its flows begin",
     ReasonCode.DEFINITION_UNCHANGED: "its definition is the same",
     ReasonCode.FLOWS_GO_ON: (

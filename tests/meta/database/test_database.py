@@ -48,6 +48,7 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
         incarnation = store.incarnation
     for statement in (
         "DROP TABLE alarms",
+        "DROP TABLE builds",
         "ALTER TABLE jobs DROP COLUMN report",
         "ALTER TABLE jobs DROP COLUMN ended",
         "ALTER TABLE datasets DROP COLUMN pending_change",

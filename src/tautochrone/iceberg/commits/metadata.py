@@ -14,7 +14,7 @@ from typing import Any
 
 from tautochrone.model.former_names import with_renames
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.names import CheckpointNumber, Fence, Version
 from tautochrone.model.source_position import (
     BulkProgress,
     LogPosition,
@@ -66,6 +66,7 @@ def decode(text: str | None) -> CommitMetadata | None:
         shortened=tuple(data.get("shortened", ())),
         revoked=tuple((int(start), int(end)) for start, end in data.get("revoked", ())),
         renames=tuple(map(_strings, data.get("renames", ()))),
+        built=None if data.get("built") is None else Version(data["built"]),
     )
 
 

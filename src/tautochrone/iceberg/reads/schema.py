@@ -74,10 +74,16 @@ def shape_of(iceberg: Iceberg, definition: TableDefinition) -> TableShape:
         ) from error
 
 
-def replacement_transaction(iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape) -> Any:
+def replacement_transaction(
+    iceberg: Iceberg, name: TableName, loaded: Loaded, shape: TableShape, metadata: Any | None = None
+) -> Any:
     """A Java transaction that replaces the table's schema and rows. Never commit it, because it retries
-    without checks; commit its metadata by compare-and-set instead."""
-    metadata = loaded.metadata
+    without checks; commit its metadata by compare-and-set instead.
+
+    Args:
+        metadata: made from the loaded one; by name its columns give their ids to those of the shape.
+    """
+    metadata = loaded.metadata if metadata is None else metadata
     if is_of_the_future(metadata):
         metadata = with_current_time(iceberg, metadata)
     metadata = metadata.buildReplacement(

@@ -23,6 +23,7 @@ from tautochrone.iceberg.reads.schema import TRIMMED, shape_of
 from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error
 from tautochrone.iceberg.tables import removal
 from tautochrone.iceberg.tables.root_of_target import RootOfTarget, show_root
+from tautochrone.iceberg.tables.builds import IcebergBuildable
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.dataset_change import StoredTable
@@ -193,6 +194,9 @@ class IcebergLake:
     def rename(self, stored: StoredTable, new: TableName) -> None:
         self._ensure_namespace(self._iceberg.catalog(), self._iceberg.identifier(new))
         removal.rename(self._iceberg, self._effects, stored, new)
+
+    def buildable(self, name: TableName) -> IcebergBuildable:
+        return IcebergBuildable(self._iceberg, name, self._effects)
 
     def adoptable(self, name: TableName) -> IcebergAdoptable:
         return IcebergAdoptable(self._iceberg, self.load(name), self._effects)

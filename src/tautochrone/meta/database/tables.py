@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 __all__ = [
     "alarms",
+    "builds",
     "checkpoint_jobs",
     "checkpoints",
     "dataset_details",
@@ -289,6 +290,17 @@ revisions = Table(
     Column("decided_at_ms", BigInteger, nullable=False),
 )
 """Decided revisions. Any run of a job of the plan carries a decision out that is not done."""
+
+builds = Table(
+    "builds",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("job", String(255), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("content", JSON, nullable=False),
+)
+"""Built plans that are neither dropped nor taken over by a checkpoint: `model.project_build.ProjectBuild`."""
 
 deliveries = Table(
     "deliveries",

@@ -1,6 +1,7 @@
 """What the store can do, part by part, without how. It must never know SQL or HTTP. Start at `Store`."""
 
 from tautochrone.meta.protocols.alarms import Alarms
+from tautochrone.meta.protocols.builds import Builds
 from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
 from tautochrone.meta.protocols.datasets import Datasets, History
 from tautochrone.meta.protocols.deliveries import Deliveries
@@ -13,6 +14,7 @@ from tautochrone.meta.protocols.transactions import Transactions
 
 __all__ = [
     "Alarms",
+    "Builds",
     "Checkpoints",
     "Datasets",
     "Deliveries",

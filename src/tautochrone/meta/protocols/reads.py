@@ -135,7 +135,8 @@ class Reads(Protocol):
 
     @reads
     def knows(self, table: TableName) -> bool:
-        """Whether a job of this store writes the table, or reads it as an external table."""
+        """Whether a job of this store writes the table, or reads it as an external table; or a build made it,
+        so that there is nothing to read in it yet."""
 
     @reads
     def publication_blockers(

@@ -14,6 +14,7 @@ from typing import Protocol, Self, get_type_hints
 
 from tautochrone.meta.protocols import marks
 from tautochrone.meta.protocols.alarms import Alarms
+from tautochrone.meta.protocols.builds import Builds
 from tautochrone.meta.protocols.checkpoints import Checkpoints, Invariants, Roots
 from tautochrone.meta.protocols.datasets import Datasets, History
 from tautochrone.meta.protocols.deliveries import Deliveries
@@ -46,6 +47,7 @@ class Store(Protocol):
     """
 
     alarms: Alarms
+    builds: Builds
     checkpoints: Checkpoints
     datasets: Datasets
     deliveries: Deliveries

@@ -31,6 +31,7 @@ from tautochrone.meta.queries.read_versions import (
 )
 from tautochrone.meta.queries.source_observations import require_observed
 from tautochrone.meta.queries.version_intervals import cut_at, has_newer, is_live
+from tautochrone.meta.sql.builds import is_created_by_build
 from tautochrone.model.checkpoint import CheckpointState, Consistency, Pin, Resolution
 from tautochrone.model.jobs import Part, PublicationBlocker
 from tautochrone.model.names import CheckpointNumber, TableName, Version, is_clock
@@ -257,7 +258,8 @@ class SqlReads(Repository):
 
     def knows(self, table: TableName) -> bool:
         with self._read() as connection:
-            return bool(requested_tables(connection, {str(table)}))
+            is_of_job = requested_tables(connection, {str(table)})
+            return bool(is_of_job) or is_created_by_build(connection, table)
 
     def publication_blockers(
         self, job: str, sources_as_of_ms: int | None = None

@@ -1,4 +1,4 @@
-"""What differs between two checkpoints, table by table.
+"""What differs between two checkpoints, or a checkpoint and a built plan, table by table.
 
 Which data files differ tells the metadata of a table, so a difference costs what changed between the two
 checkpoints. Where the history of a table does not tell, all rows of both versions are compared.
@@ -6,6 +6,7 @@ checkpoints. Where the history of a table does not tell, all rows of both versio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType
 
 from tautochrone.errors import LakeError, MetaError, QueryError
 from tautochrone.meta import Store
@@ -63,6 +65,34 @@ class TableDifference:
     def rows_removed(self) -> int:
         return _count(self.removed)
 
+    def changed_values(self, key: Sequence[str]) -> dict[str, int]:
+        """In how many rows of a key each other column has another value than before; columns without any are
+        left out. Keys of several rows on a side are not counted, nor are columns that cannot be compared.
+
+        Args:
+            key: columns of both sides.
+        """
+        if self.added is None or self.removed is None:
+            return {}
+        before, after = (_one_row_a_key(_frame(rows), key) for rows in (self.removed, self.added))
+        types = {field.name: field.dataType for field in after.schema["row"].dataType.fields}
+        names = [
+            field.name
+            for field in before.schema["row"].dataType.fields
+            if field.name not in key
+            and field.name in types
+            and _is_comparable(field.dataType, types[field.name])
+        ]
+        if not names:
+            return {}
+        same_key = [before[f"k{n}"].eqNullSafe(after[f"k{n}"]) for n in range(len(key))]
+        differs = (~before["row"][name].eqNullSafe(after["row"][name]) for name in names)
+        counts = before.join(after, same_key).agg(
+            *(sf.count_if(each).alias(f"c{n}") for n, each in enumerate(differs))
+        )
+        row = counts.collect()[0]
+        return {name: int(count) for name, count in zip(names, row, strict=True) if count}
+
     @property
     def columns(self) -> frozenset[str]:
         """Those that both sides have."""
@@ -94,26 +124,39 @@ class TableDifference:
 
 
 def differences(
-    store: Store, lake: LakeCatalog, session: SparkSession, old: int, new: int, tables: Collection[str] = ()
+    store: Store,
+    lake: LakeCatalog,
+    session: SparkSession,
+    old: int | str,
+    new: int | str,
+    tables: Collection[str] = (),
 ) -> Iterator[TableDifference]:
     """What differs between two published checkpoints, by name of the table; tables whose version is the same
     are left out, unless they are named.
 
     Args:
-        old, new: numbers of checkpoints, in any order. Both are pinned until the iterator ends.
+        old, new: numbers of checkpoints in any order, or ids of built plans: then what these built, and else
+            the checkpoint at which they did. Both are pinned until the iterator ends.
         tables: names of tables, with or without catalog and database; none: all.
 
     Raises:
         CheckpointUnavailableError: one of them is no published checkpoint, or expired.
-        MetaError: `DATASET_NOT_FOUND`, no table of either checkpoint has this name.
+        MetaError: `DATASET_NOT_FOUND`, no table of either checkpoint has this name; `BUILD_NOT_FOUND`.
     """
     with ExitStack() as pins:
-        for number in (old, new):
+        builds = [store.builds.get(side) if isinstance(side, str) else None for side in (old, new)]
+        numbers = [
+            int(side) if build is None else build.base for side, build in zip((old, new), builds, strict=True)
+        ]
+        for number in numbers:
             pinned = store.reads.resolve(
                 Consistency.STRONG, checkpoint=number, owner="diff", lease_ms=_LEASE_MS
             )
             pins.callback(store.pins.release, pinned.pin)
-        sides = [store.reads.published_versions(number) for number in (old, new)]
+        sides = [
+            store.reads.published_versions(number) | ({} if build is None else build.versions)
+            for number, build in zip(numbers, builds, strict=True)
+        ]
         known = {name for side in sides for name in side if not is_clock(name) and not is_file_table(name)}
         for name in _named(known, tables):
             before, after = (side.get(name) for side in sides)
@@ -166,6 +209,19 @@ def _difference(
     return TableDifference(
         table.name, *consolidated(rows_after, _as(rows_before, rows_after)), *columns, reason=delta.reason
     )
+
+
+def _one_row_a_key(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Keys of one row as `k0`, `k1` and so on, with that row."""
+    keys = [sf.col(quoted(name)).alias(f"k{n}") for n, name in enumerate(key)]
+    grouped = rows.select(*keys, sf.struct("*").alias("row")).groupBy(*(f"k{n}" for n in range(len(key))))
+    alone = grouped.agg(sf.count("*").alias("copies"), sf.first("row").alias("row"))
+    return alone.where("copies = 1").drop("copies")
+
+
+def _is_comparable(before: DataType, after: DataType) -> bool:
+    # Neither maps nor variants have an order or an equality of their own in Spark.
+    return before == after and not {"map", "variant"} & {*re.split(r"\W+", after.simpleString())}
 
 
 def _only(rows: Any, names: Collection[str]) -> Rows | None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from tautochrone.errors import DefinitionsOutdatedError, FencedError, TautochroneError
 from tautochrone.meta import Store
+from tautochrone.meta.protocols.builds import Builds
 from tautochrone.model import events, limits
 from tautochrone.model.catalog import job_read_point
 from tautochrone.model.checkpoint import Checkpoint, RefreshMode
@@ -34,6 +35,7 @@ from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
 from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask, unchanged_refresh
 from tautochrone.runtime.streams.stream_refresher import StreamRefresher
 from tautochrone.runtime.streams.streams import Streams
+from tautochrone.runtime.views.built_rows import BuiltRows, is_taken_over
 from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.plans import Plans
 from tautochrone.runtime.views.refresh_view import ViewRefresher
@@ -215,7 +217,10 @@ class CheckpointRefresher:
         context = refresh_context(job, self._pipeline_views, self._history)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
-        self._views = ViewRefresher(context, self._sessions, plans, self._changes, unfollowed, self._readers)
+        self._built = BuiltRows(context, partial(job.store.builds.of_job, job.name))
+        self._views = ViewRefresher(
+            context, self._sessions, plans, self._changes, unfollowed, self._readers, self._built
+        )
         self._streams = StreamRefresher(context, self._sessions, streams)
         self._keyed = KeyedRefresher(context, self._sessions)
         self._auto_cdc = AutoCdcRefresher(context, self._sessions)
@@ -273,6 +278,14 @@ class CheckpointRefresher:
         """The last failure that loading definitions anew ends. It is returned once."""
         outdated, self._outdated = self._outdated, None
         return outdated
+
+    def complete_builds(self) -> None:
+        """Forget the builds that the published checkpoint took over; not those of which a dataset failed, or
+        that other definitions computed."""
+        for build in self._built.decided:
+            if is_taken_over(self._job.lake, build):
+                self._job.journal.record(Builds.complete, build.id)
+        self._built.forget()
 
     @property
     def full_refreshes_left(self) -> frozenset[TableName]:

@@ -61,6 +61,7 @@ class Run:
             failure. A continuous run then ends when a source changed, or lets its user in again with a new
             password, so that the next run loads them; without it the run goes on, and the flow of that
             source fails.
+        before_checkpoints: called once the job is taken over, before its first checkpoint.
 
     Attributes:
         died: why Spark is gone, if it died during the run.
@@ -72,7 +73,9 @@ class Run:
         job: Job,
         selection: Selection | None = None,
         definitions_load: Callable[[TautochroneError], bool] | None = None,
+        before_checkpoints: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before_checkpoints = before_checkpoints
         self._job = job
         self._definitions_load = definitions_load
         self._selection = selection or Selection()
@@ -187,6 +190,7 @@ class Run:
         job.monitor.runs_every(interval_ms)
         self._publication.begin()
         take_over(self._job, self._selection.full, self._heartbeat.start)
+        self._before_checkpoints()
         for table in self._job.graph.order:
             if table in self._selection.full:
                 clear_table(self._job, table)

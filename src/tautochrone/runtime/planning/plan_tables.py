@@ -54,6 +54,7 @@ from tautochrone.runtime.refresh.sessions import CheckpointViews
 from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 from tautochrone.runtime.refresh.task import Choice, RefreshTask
 from tautochrone.runtime.streams.stream_refresher import require_acceptable_changes
+from tautochrone.runtime.views.built_rows import BuiltRows
 from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import computed_all, why_other_definition
 from tautochrone.runtime.views.plans import Plans
@@ -122,7 +123,9 @@ class TablePlanner:
         plans = Plans(views, job.graph)
         changes = Changes(job.base, self._input, lambda table: self._readers(table) > 1, plans.columns)
         sessions = _AnalysisSession(job.graph.analysis_session)
-        self._views = ViewRefresher(self._context, sessions, plans, changes, {}, self._readers)
+        self._views = ViewRefresher(
+            self._context, sessions, plans, changes, {}, self._readers, BuiltRows(self._context, tuple)
+        )
 
     def plan(self) -> list[DatasetPlan]:
         """The job's datasets, each after those that it reads."""

@@ -309,6 +309,8 @@ def _blend(static: float, measured: Sequence[tuple[int, float]]) -> float:
 
 def computed_all(run: Refresh) -> bool:
     """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
+    if run.reason.code is ReasonCode.BUILD_APPLIED:
+        return False
     whole = not run.nodes or [node.node for node in run.nodes] == ["query"]
     return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
@@ -333,7 +335,7 @@ def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reaso
     )
 
 
-_FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED)
+_FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED, ReasonCode.BUILD_APPLIED)
 """Reasons of the first refresh of a definition: refreshes before it were of another query."""
 _NOT_OF_AUTHOR = {INPUTS: ReasonCode.INPUT_TYPES_CHANGED, PROJECT_FOLDER: ReasonCode.PROJECT_MOVED}
 """Parts of a definition that differ without a change of the definition: rows are compared."""

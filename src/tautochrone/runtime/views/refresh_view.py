@@ -18,6 +18,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import align, expectation_counts, require_expectations_met, stage_expected
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.model.definitions import Expectation
 from tautochrone.model.lake import (
     FILE_COLUMN,
     POSITION_COLUMN,
@@ -40,6 +41,7 @@ from tautochrone.runtime.refresh.task import (
     refreshed_without_rows,
     version_with_same_rows,
 )
+from tautochrone.runtime.views.built_rows import BuiltRows
 from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import (
     choose,
@@ -64,7 +66,7 @@ from tautochrone.spark.execute.multiset_diff import (
 )
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["ViewRefresher", "is_redefined", "refresh_view"]
+__all__ = ["ViewRefresher", "checked_rows", "flagged_rows", "is_redefined", "refresh_view"]
 
 
 def refresh_view(
@@ -119,6 +121,38 @@ def refresh_view(
             location=task.location,
             hint="its old version stays readable; the next checkpoint tries again",
         ) from error
+
+
+def flagged_rows(
+    context: RefreshContext,
+    session: SparkSession,
+    flow: ResolvedFlow,
+    view: TableName,
+    inputs: Mapping[TableName, Version],
+) -> DataFrame:
+    """The rows of a view's query over these versions, with the columns of its table and a flag for each
+    expectation.
+
+    Args:
+        session: shows the versions.
+    """
+    context.views.prepare(session, flow.views, inputs)
+    rows = flow.evaluate(session, inputs, with_dropped=True)
+    aligned = align(rows, context.schemas[view], flow.flow.name)
+    return with_fixed_time(flow.flow.with_flags(aligned), inputs)
+
+
+def checked_rows(
+    view: TableName, flagged: DataFrame, expectations: Sequence[Expectation]
+) -> tuple[DataFrame, Mapping[str, int]]:
+    """The rows of a view as they are written, and the violations of its expectations, counted apart.
+
+    Raises:
+        RefreshError: an expectation that nothing may violate is violated.
+    """
+    counted = violations(flagged, expectations)
+    require_expectations_met(view, flagged, expectations, counted)
+    return without_flags(flagged, expectations), counted
 
 
 def _follow_change(
@@ -247,10 +281,7 @@ class _FullComputation:
 
     def _rows_and_violations(self) -> tuple[DataFrame, Mapping[str, int]]:
         """The view's rows as they are written, and the violations of its expectations, counted apart."""
-        flagged, expectations = self._flagged_rows(), self.task.expectations
-        counted = violations(flagged, expectations)
-        require_expectations_met(self.task.name, flagged, expectations, counted)
-        return without_flags(flagged, expectations), counted
+        return checked_rows(self.task.name, self._flagged_rows(), self.task.expectations)
 
     def _metadata(self, counted: Mapping[str, int]) -> CommitMetadata:
         return replace(self.metadata, violations=counted)
@@ -260,11 +291,7 @@ class _FullComputation:
         expectation."""
         if self.rows is not None:
             return self.rows
-        flow = self.task.flow
-        self.context.views.prepare(self.session, flow.views, self.task.inputs)
-        rows = flow.evaluate(self.session, self.task.inputs, with_dropped=True)
-        aligned = align(rows, self.context.schemas[self.task.name], flow.flow.name)
-        return with_fixed_time(flow.flow.with_flags(aligned), self.task.inputs)
+        return flagged_rows(self.context, self.session, self.task.flow, self.task.name, self.task.inputs)
 
     def _stored_rows(self) -> int:
         fork = self.task.fork
@@ -312,6 +339,7 @@ class ViewRefresher:
         changes: what is known of changes of tables, for all views that read them.
         unfollowed: tables of files that do not agree with the files, with the reason.
         readers: how many views of the job read a table.
+        built: rows that plans built.
     """
 
     def __init__(
@@ -322,7 +350,9 @@ class ViewRefresher:
         changes: Changes,
         unfollowed: Mapping[TableName, Reason],
         readers: Callable[[TableName], int],
+        built: BuiltRows,
     ) -> None:
+        self._built = built
         self._unfollowed = unfollowed
         self._readers = readers
         self._context = context
@@ -380,8 +410,13 @@ class ViewRefresher:
                 committed.refresh, expectations=expectation_counts(task.expectations, before, before)
             )
             return replace(committed, refresh=refresh)
+        applied = self._built.apply(task)
+        if applied is not None:
+            task = applied.task
         choice = self.choose(task)
         if choice.mode is RefreshMode.NO_DATA:
+            if applied is not None:
+                return applied.refreshed
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND

@@ -1,0 +1,152 @@
+"""`taut plan --build`, `taut plan --drop` and `taut apply`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from tautochrone.cli.diff import difference_line, show_differences
+from tautochrone.cli.options import opened_job, options_of
+from tautochrone.cli.output import answer, json_line, plain_listener, report
+from tautochrone.errors import TautochroneError
+from tautochrone.redaction import redacted
+
+if TYPE_CHECKING:
+    from tautochrone.app.open import Project
+    from tautochrone.model.project_build import BuiltTable, ProjectBuild
+    from tautochrone.runtime.job.job import Job
+    from tautochrone.runtime.planning.build import BuildPrice
+
+__all__ = ["apply", "build", "drop"]
+
+_EXIT_CHANGED, _EXIT_ERROR, _EXIT_REFUSED = 1, 2, 3
+
+
+def build(arguments: argparse.Namespace) -> int:
+    """Build a plan and show what it changes.
+
+    With `--exit-code` 0: nothing is to be built, 1: something was, 2: it could not.
+    In any case 3: it was built, and did not pass its checks.
+    """
+    try:
+        built = _build(arguments)
+    except TautochroneError as error:
+        if not arguments.exit_code:
+            raise
+        report(error)
+        return _EXIT_ERROR
+    if built is None:
+        return 0
+    if built.problems:
+        return _EXIT_REFUSED
+    return _EXIT_CHANGED if arguments.exit_code else 0
+
+
+def _build(arguments: argparse.Namespace) -> ProjectBuild | None:
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
+    from tautochrone.app.build import build_project
+    from tautochrone.app.open import Project, log_event
+
+    durations: dict[str, int] = {}
+
+    def note(built: BuiltTable, duration_ms: int) -> None:
+        durations[str(built.table)] = duration_ms
+        sys.stderr.write(f"built {built.table.without_catalog} in {duration_ms / 1000:.1f} s\n")
+
+    with Project(options, log_event, short_lived=True, located=located) as project:
+        job = project.job()
+        built = build_project(project, job, _write_price, note)
+        if built is None:
+            if arguments.json:
+                json_line({"build": None})
+            else:
+                answer().write("nothing to build: no view changes\n")
+            return None
+        _show(arguments, project, job, built, durations)
+        return built
+
+
+def _write_price(price: BuildPrice, base: int) -> None:
+    """What the build costs, before it begins."""
+    known = f"their last computations took {price.duration_ms / 1000:.1f} s"
+    if price.unmeasured:
+        known += f", and {price.unmeasured} of them were never computed"
+    sys.stderr.write(
+        f"building {price.views} views at checkpoint {base}: they have {price.rows} rows, and {known}\n"
+    )
+
+
+def _show(
+    arguments: argparse.Namespace,
+    project: Project,
+    job: Job,
+    built: ProjectBuild,
+    durations: dict[str, int],
+) -> None:
+    from tautochrone.runtime.delivery.differences import differences
+
+    key = [name.strip() for name in arguments.key.split(",")] if arguments.key else []
+    names = [str(each.table) for each in built.tables]
+    compared = differences(job.store, project.lake, project.base, int(built.base), built.id, names)
+    lines = [difference_line(each, key, arguments.rows, as_json=arguments.json) for each in compared]
+    if arguments.json:
+        json_line(
+            {
+                "build": built.id,
+                "checkpoint": built.base,
+                "tables": [{"table": name, "duration_ms": durations[name]} for name in names],
+                "problems": [redacted(problem) for problem in built.problems],
+            }
+        )
+        return
+    show_differences(lines, key)
+    for problem in built.problems:
+        answer().write(redacted(f"! {problem}\n"))
+    answer().write(f"\nplan {built.id} is built at checkpoint {built.base}\n")
+    if not built.problems:
+        answer().write(f"taut apply {built.id}: its rows are the next checkpoint\n")
+    answer().write(f"taut plan --drop {built.id}: nothing is left of it\n")
+
+
+def drop(arguments: argparse.Namespace) -> int:
+    """Delete one built plan, or all of the job."""
+    from tautochrone.app.launch import locate_and_launch
+
+    options = options_of(arguments)
+    located = locate_and_launch(options)
+    from tautochrone.app.open import Project, log_event
+    from tautochrone.runtime.planning.drop_build import drop_build
+
+    with Project(options, log_event, short_lived=True, located=located) as project:
+        store = project.store()
+        job_name = project.settings.job
+        builds = [store.builds.get(arguments.drop)] if arguments.drop else store.builds.of_job(job_name)
+        for each in builds:
+            drop_build(store, project.lake, project.effects, each)
+            if arguments.json:
+                json_line({"dropped": each.id})
+            else:
+                answer().write(f"plan {each.id} is dropped\n")
+        if not builds and not arguments.json:
+            answer().write("there is no built plan\n")
+    return 0
+
+
+def apply(arguments: argparse.Namespace) -> int:
+    """Let the rows of a built plan be the next checkpoint: 1 if none shows them."""
+    emit = plain_listener(arguments)
+    with opened_job(arguments, emit, changes=True) as (_, job):
+        from tautochrone.runtime.planning.apply_build import apply_build
+
+        applied = job.store.builds.get(arguments.build)
+        state = apply_build(job, applied)
+        left = any(each.id == applied.id for each in job.store.builds.of_job(job.name))
+        if left:
+            sys.stderr.write(
+                f"no checkpoint shows plan {applied.id} ({state}): taut apply {applied.id} goes on with it\n"
+            )
+        return 1 if left else 0

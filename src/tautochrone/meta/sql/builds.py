@@ -1,0 +1,98 @@
+"""`store.builds` in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from tautochrone.errors import CheckpointUnavailableError, MetaError
+from tautochrone.meta.database import tables as t
+from tautochrone.meta.database.repository import Repository
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.names import Fence, TableName
+from tautochrone.model.project_build import BuildState, ProjectBuild
+
+__all__ = ["SqlBuilds", "is_created_by_build"]
+
+_B = t.builds.c
+
+
+class SqlBuilds(Repository):
+    """`protocols.builds.Builds` in SQL."""
+
+    def begin(self, build: ProjectBuild) -> None:
+        with self._write() as connection:
+            if connection.execute(select(_B.id).where(_B.id == build.id)).first() is None:
+                begun = replace(build, created_at_ms=self._clock())
+                row = {"id": begun.id, "job": begun.job, "state": begun.state.value}
+                row |= {"created_at_ms": begun.created_at_ms, "content": begun.as_json()}
+                connection.execute(insert(t.builds).values(row))
+
+    def finish(self, build: ProjectBuild) -> None:
+        with self._write() as connection:
+            begun = _build(connection, build.id)
+            content = replace(build, created_at_ms=begun.created_at_ms).as_json()
+            connection.execute(
+                update(t.builds)
+                .where(_B.id == build.id, _B.state != BuildState.DECIDED.value)
+                .values(state=BuildState.BUILT.value, content=content)
+            )
+
+    def decide(self, job: str, fence: Fence, build: str) -> None:
+        with self._fenced(job, fence) as connection:
+            decided = _build(connection, build)
+            if decided.state is BuildState.BUILDING:
+                raise MetaError(
+                    "BUILD_UNFINISHED",
+                    f"Plan {build} is not built: it is being built, or its process died",
+                    hint=f"wait for it, or remove it with `taut plan --drop {build}` and build again",
+                )
+            states = select(t.checkpoints.c.state).where(t.checkpoints.c.number == decided.base)
+            if connection.execute(states).scalar() == CheckpointState.REVOKED.value:
+                raise CheckpointUnavailableError(
+                    "CHECKPOINT_REVOKED",
+                    f"Plan {build} was built at checkpoint {decided.base}, and a revision took that back",
+                    hint="build again with `taut plan --build`",
+                )
+            values = {"state": BuildState.DECIDED.value}
+            connection.execute(update(t.builds).where(_B.id == build, _B.job == job).values(values))
+
+    def complete(self, job: str, fence: Fence, build: str) -> None:
+        with self._fenced(job, fence) as connection:
+            connection.execute(delete(t.builds).where(_B.id == build, _B.job == job))
+
+    def remove(self, build: str) -> None:
+        with self._write() as connection:
+            connection.execute(delete(t.builds).where(_B.id == build))
+
+    def get(self, build: str) -> ProjectBuild:
+        with self._read() as connection:
+            return _build(connection, build)
+
+    def of_job(self, job: str) -> tuple[ProjectBuild, ...]:
+        with self._read() as connection:
+            rows = connection.execute(select(t.builds).where(_B.job == job).order_by(_B.created_at_ms, _B.id))
+            return tuple(map(_as_build, rows))
+
+
+def is_created_by_build(connection: Connection, table: TableName) -> bool:
+    """Whether a build made the table: there is nothing to read in it yet."""
+    rows = connection.execute(select(t.builds))
+    return any(table in _as_build(row).created for row in rows)
+
+
+def _build(connection: Connection, build: str) -> ProjectBuild:
+    row = connection.execute(select(t.builds).where(_B.id == build)).first()
+    if row is None:
+        raise MetaError(
+            "BUILD_NOT_FOUND",
+            f"There is no built plan {build} in this store: it was dropped or applied, or never built",
+            hint="`taut plan --build` builds one and says its name",
+        )
+    return _as_build(row)
+
+
+def _as_build(row: Row[Any]) -> ProjectBuild:
+    return ProjectBuild.from_json(row.id, row.job, row.state, row.content)

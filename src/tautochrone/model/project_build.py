@@ -1,0 +1,209 @@
+"""A build: the datasets of a plan that change, computed beside the deployed ones, until main gets them or
+they are dropped.
+
+The rows of each are a version of its own table, on a branch that only its name leads to. So nothing has to be
+moved or copied when the build is applied, and a built version is read as any other version of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from tautochrone.model.lake import CommitMetadata, Committed, Fork, Rows, TableDefinition
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+
+__all__ = [
+    "INVARIANT_PREFIX",
+    "BuildState",
+    "BuildableTable",
+    "BuiltTable",
+    "ProjectBuild",
+    "branch_of",
+    "build_of",
+]
+
+INVARIANT_PREFIX = "invariant "
+"""Before the name of an invariant among `definitions`."""
+
+_SIDE = re.compile(r"plan-([0-9a-f]{8})")
+
+
+def branch_of(build: str) -> str:
+    """The branch on which each table of a build has its rows.
+
+    >>> branch_of("3f2a91c0")
+    'tautochrone-plan-3f2a91c0'
+    """
+    return f"tautochrone-plan-{build}"
+
+
+def build_of(text: str) -> str | None:
+    """The id of the build that a user names as a side of a comparison; None: it is none.
+
+    >>> build_of("plan-3f2a91c0"), build_of("12")
+    ('3f2a91c0', None)
+    """
+    matched = _SIDE.fullmatch(text)
+    return matched[1] if matched else None
+
+
+class BuildState(StrEnum):
+    """`BUILDING`: not complete, or its process died. `BUILT`: to be looked at, applied or dropped. `DECIDED`:
+    the next checkpoint of its job takes it over."""
+
+    BUILDING = "building"
+    BUILT = "built"
+    DECIDED = "decided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltTable:
+    """One dataset of a build.
+
+    Attributes:
+        version: of its table, with the rows that were built.
+        definition: fingerprint of the definition that computed them.
+        replaces: fingerprint of the definition that the deployed rows had; None: there were none.
+        inputs: the version of each input that they were computed from; those of the build among them.
+        violations: of its expectations, by name.
+        is_new: the build made the table; without it nobody has it.
+    """
+
+    table: TableName
+    version: Version
+    definition: str
+    replaces: str | None = None
+    inputs: Mapping[TableName, Version] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectBuild:
+    """The changed datasets of a job's plan, as they were built.
+
+    Attributes:
+        base: the checkpoint at which they were computed.
+        definitions: fingerprints of all datasets and invariants of the job then, by name.
+        tables: in the order in which they were built.
+        problems: why it cannot be applied: checks that its rows did not pass.
+        created: tables that did not exist before: they are dropped with the build.
+        created_at_ms: epoch milliseconds.
+    """
+
+    id: str
+    job: str
+    base: CheckpointNumber
+    state: BuildState = BuildState.BUILDING
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[BuiltTable, ...] = ()
+    problems: tuple[str, ...] = ()
+    created: tuple[TableName, ...] = ()
+    created_at_ms: int = 0
+
+    @property
+    def branch(self) -> str:
+        """See `branch_of`."""
+        return branch_of(self.id)
+
+    @property
+    def versions(self) -> dict[TableName, Version]:
+        """The built version of each table."""
+        return {built.table: built.version for built in self.tables}
+
+    @property
+    def datasets(self) -> frozenset[TableName]:
+        """The tables that may have the branch, also of a build that is not complete."""
+        names = [name for name in self.definitions if not name.startswith(INVARIANT_PREFIX)]
+        return frozenset({*map(TableName.parse, names), *self.versions, *self.created})
+
+    def table(self, name: TableName) -> BuiltTable | None:
+        """What was built of a dataset; None: nothing."""
+        return next((built for built in self.tables if built.table == name), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a store keeps besides id, job and state."""
+        return {
+            "base": self.base,
+            "definitions": dict(self.definitions),
+            "tables": [
+                {
+                    "table": str(built.table),
+                    "version": built.version,
+                    "definition": built.definition,
+                    "replaces": built.replaces,
+                    "inputs": {str(name): version for name, version in built.inputs.items()},
+                    "violations": dict(built.violations),
+                    "is_new": built.is_new,
+                }
+                for built in self.tables
+            ],
+            "problems": list(self.problems),
+            "created": [str(name) for name in self.created],
+            "created_at_ms": self.created_at_ms,
+        }
+
+    @classmethod
+    def from_json(cls, identity: str, job: str, state: str, value: Mapping[str, Any]) -> ProjectBuild:
+        """The inverse of `as_json`."""
+        return cls(
+            id=identity,
+            job=job,
+            state=BuildState(state),
+            base=CheckpointNumber(value["base"]),
+            definitions=dict(value["definitions"]),
+            tables=tuple(
+                BuiltTable(
+                    table=TableName.parse(fields["table"]),
+                    version=Version(fields["version"]),
+                    definition=fields["definition"],
+                    replaces=fields["replaces"],
+                    inputs={TableName.parse(name): Version(v) for name, v in fields["inputs"].items()},
+                    violations=dict(fields["violations"]),
+                    is_new=fields["is_new"],
+                )
+                for fields in value["tables"]
+            ),
+            problems=tuple(value["problems"]),
+            created=tuple(map(TableName.parse, value["created"])),
+            created_at_ms=value["created_at_ms"],
+        )
+
+    def with_table(self, built: BuiltTable) -> ProjectBuild:
+        """The same with one more table."""
+        return replace(self, tables=(*self.tables, built))
+
+
+class BuildableTable(Protocol):
+    """A lake table that can have built rows beside main."""
+
+    def build(
+        self, definition: TableDefinition, rows: Rows, commit_metadata: CommitMetadata, branch: str
+    ) -> Version:
+        """Write rows as a version with the columns of `definition`, on a new branch. Main does not move, and
+        who runs the job is not disturbed.
+
+        Raises:
+            LakeError: `BUILD_COLUMNS_MOVED` (retryable), the table got other columns meanwhile.
+            DefinitionError: `UNSUPPORTED_BUILD_LAYOUT`, a partition needs a column that main lacks.
+        """
+
+    def built_version(self, branch: str) -> Version | None:
+        """The version on the branch; None: there is no such branch."""
+
+    def apply_build(
+        self, fork: Fork, definition: TableDefinition, branch: str, commit_metadata: CommitMetadata
+    ) -> Committed:
+        """Replace the rows of main by those of the branch, and drop it, in one catalog commit that writes and
+        reads no row.
+
+        Raises:
+            LakeError: `BUILD_GONE`, there is no such branch.
+        """
+
+    def drop_build(self, branch: str) -> None:
+        """Drop the branch and delete its files. Repeatable."""

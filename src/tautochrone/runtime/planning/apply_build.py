@@ -1,0 +1,122 @@
+"""Applies a build: the next checkpoint has its rows.
+
+    1. check that it is what was looked at: the definitions, the deployed rows, the built versions
+    2. take the job over, and check again
+    3. decide, in one transaction of the store
+    4. one run without ingestion: each view's main gets its built rows in one commit, without reading one, and
+       follows what came to its inputs since; then the checkpoint is published, and the build is forgotten
+
+Before 3 nothing happened. After 3 the next run with the same definitions does 4. A run with the definitions
+that were deployed before leaves the build alone: it computes what main has got of it again, and the old
+pipeline stands.
+"""
+
+from __future__ import annotations
+
+from tautochrone.errors import CheckpointUnavailableError, ConflictError, LakeError, MetaError
+from tautochrone.meta.protocols.builds import Builds
+from tautochrone.model.checkpoint import CheckpointState
+from tautochrone.model.project_build import BuildState, ProjectBuild
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.job.topology import Selection
+from tautochrone.runtime.loop.run import Run, RunState
+from tautochrone.runtime.planning.build import definitions_of
+from tautochrone.runtime.views.built_rows import is_taken_over
+
+__all__ = ["apply_build", "require_applicable"]
+
+
+def apply_build(job: Job, build: ProjectBuild) -> RunState:
+    """Apply a build, or complete one that was decided.
+
+    Returns:
+        How the run ended. The store knows the build no more if a checkpoint shows it.
+
+    Raises:
+        LakeError, MetaError, CheckpointUnavailableError: as of `require_applicable`; nothing was changed.
+        MetaError: `JOB_RUNNING`, another process runs the job; nothing was changed.
+    """
+    require_applicable(job, build)
+
+    def decide() -> None:
+        require_applicable(job, build)
+        job.journal.record(Builds.decide, build.id)
+
+    state = Run(job, Selection(ingest=frozenset()), before_checkpoints=decide).once()
+    is_known = any(other.id == build.id for other in job.store.builds.of_job(job.name))
+    if is_known and state is RunState.COMPLETED and is_taken_over(job.lake, build):
+        # The process that applied it died after the checkpoint was published.
+        job.journal.record(Builds.complete, build.id)
+    return state
+
+
+def require_applicable(job: Job, build: ProjectBuild) -> None:
+    """Refuse a build that is not what was looked at any more.
+
+    New checkpoints over the deployed definitions are no reason: what came since is followed.
+
+    Raises:
+        MetaError: `BUILD_OF_ANOTHER_JOB`; `BUILD_UNFINISHED`; `BUILD_CHECKS_FAILED`.
+        ConflictError: `BUILD_DEFINITIONS_CHANGED`, the project's; `BUILD_BASE_CHANGED`, the deployed ones.
+        LakeError: `BUILD_GONE`.
+        CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was built.
+    """
+    if build.job != job.name:
+        raise MetaError(
+            "BUILD_OF_ANOTHER_JOB",
+            f"Plan {build.id} is one of job {build.job}, not of {job.name}",
+            hint=f"name the job: --job {build.job}",
+        )
+    if build.state is BuildState.BUILDING:
+        raise MetaError(
+            "BUILD_UNFINISHED",
+            f"Plan {build.id} is not built: it is being built, or its process died",
+            hint=f"wait for it, or remove it with `taut plan --drop {build.id}` and build again",
+        )
+    if build.problems:
+        raise MetaError(
+            "BUILD_CHECKS_FAILED",
+            f"The rows of plan {build.id} did not pass its checks: {'; '.join(build.problems)}",
+            hint="correct the definitions and build again",
+        )
+    _require_same_definitions(job, build)
+    if job.store.checkpoints.get(build.base).state is CheckpointState.REVOKED:
+        raise CheckpointUnavailableError(
+            "CHECKPOINT_REVOKED",
+            f"Plan {build.id} was built at checkpoint {build.base}, and a revision took that back",
+            hint="build again with `taut plan --build`",
+        )
+    if build.state is BuildState.BUILT:
+        _require_same_tables(job, build)
+
+
+def _require_same_definitions(job: Job, build: ProjectBuild) -> None:
+    now = definitions_of(job)
+    changed = sorted(
+        name for name in {*now, *build.definitions} if now.get(name) != build.definitions.get(name)
+    )
+    if changed:
+        raise ConflictError(
+            "BUILD_DEFINITIONS_CHANGED",
+            f"The project is another than plan {build.id} was built from: {', '.join(changed)}",
+            hint="put the definitions back, or build again with `taut plan --build`",
+        )
+
+
+def _require_same_tables(job: Job, build: ProjectBuild) -> None:
+    for built in build.tables:
+        is_there = job.lake.exists(built.table)
+        if not is_there or job.lake.buildable(built.table).built_version(build.branch) != built.version:
+            raise LakeError(
+                "BUILD_GONE",
+                f"What plan {build.id} built of {built.table} is not in the lake any more",
+                hint="build again with `taut plan --build`",
+            )
+        metadata = job.lake.load(built.table).fork().commit_metadata
+        if (None if metadata is None else metadata.definition) != built.replaces:
+            raise ConflictError(
+                "BUILD_BASE_CHANGED",
+                f"{built.table} has rows of another definition than plan {build.id} was compared with: "
+                "something else was deployed since",
+                hint="build again with `taut plan --build`, and look at the difference from that",
+            )

@@ -1,0 +1,325 @@
+"""Builds what a plan changes, beside what is deployed.
+
+    1. survey: which views change, and what stands above them; nothing is written
+    2. record the build, with the tables that it will create
+    3. per view, after those that it reads: evaluate it at the base checkpoint, over what is built already and
+       what is deployed; its rows become a version of its own table, on a branch
+    4. check the invariants over these versions
+    5. record what was built
+
+A run of the job may go on meanwhile: main of no table moves. A process that dies leaves a record, by which
+`drop_build` deletes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tautochrone.errors import DefinitionError, MetaError, RefreshError
+from tautochrone.model.checkpoint import Checkpoint, Consistency
+from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.effects import Step
+from tautochrone.model.lake import CommitMetadata
+from tautochrone.model.names import TableName, Version, describe_input, is_clock, is_file_table
+from tautochrone.model.project_build import INVARIANT_PREFIX, BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, ProjectPlan, Treatment
+from tautochrone.redaction import redacted
+from tautochrone.runtime.job.job import ClockTable, Job
+from tautochrone.runtime.loop.invariants import Checked, check_invariants
+from tautochrone.runtime.loop.refresh_checkpoint import refresh_context
+from tautochrone.runtime.planning.drop_build import drop_build
+from tautochrone.runtime.refresh.history import RefreshHistory
+from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
+from tautochrone.runtime.views.refresh_view import checked_rows, flagged_rows
+from tautochrone.spark.jvm.errors import problem_of
+
+__all__ = ["BuildPrice", "BuildSurvey", "build", "definitions_of", "survey"]
+
+_LEASE_MS = 3_600_000
+"""The pin of the base is renewed before each view."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPrice:
+    """What is known beforehand of what a build costs.
+
+    Attributes:
+        views: how many are computed.
+        rows: that their deployed tables have together, as far as these tell.
+        duration_ms: of their newest refreshes that computed all rows.
+        unmeasured: views of which no such refresh is known.
+    """
+
+    views: int
+    rows: int
+    duration_ms: int
+    unmeasured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSurvey:
+    """What a build will compute, in this order.
+
+    Attributes:
+        base: the checkpoint at which it does.
+    """
+
+    base: Checkpoint
+    views: tuple[DatasetPlan, ...]
+
+    @property
+    def price(self) -> BuildPrice:
+        """See `BuildPrice`."""
+        durations = [view.duration_ms for view in self.views]
+        return BuildPrice(
+            views=len(self.views),
+            rows=sum(view.rows or 0 for view in self.views),
+            duration_ms=sum(duration or 0 for duration in durations),
+            unmeasured=durations.count(None),
+        )
+
+
+def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
+    """Which views a build of a plan computes. Writes nothing.
+
+    Raises:
+        DefinitionError: `BUILD_NOT_POSSIBLE`, streaming tables change, which only a run can do; or what the
+            run will refuse.
+        MetaError: `BUILD_WITHOUT_BASE`, nothing was published that the views could be computed at.
+    """
+    for refusal in planned.refusals:
+        if refusal.is_certain:
+            raise DefinitionError(
+                refusal.error_class, refusal.text, hint=refusal.hint, location=refusal.location
+            )
+    changed = {part.dataset for part in planned.datasets if _is_redefined(part)}
+    above = {name for name in job.graph.order if changed & {*_upstream(job, name)}}
+    views = [part for part in planned.datasets if part.dataset in changed | above]
+    for part in planned.datasets:
+        is_stream = part.kind is not DatasetKind.MATERIALIZED_VIEW
+        is_left = part.treatment in (Treatment.LEAVE, Treatment.RETIRE)
+        if is_stream and (part in views or (part.is_changed and not is_left) or _is_new_stream(part)):
+            raise DefinitionError(
+                "BUILD_NOT_POSSIBLE",
+                f"The streaming table {part.dataset} changes, or reads what does; a build computes views",
+                hint="its rows come from its flows: let `taut run` change it first, then build the views",
+                sqlstate="0A000",
+                location=part.location,
+            )
+    number = planned.checkpoint
+    if number is None:
+        raise MetaError(
+            "BUILD_WITHOUT_BASE",
+            f"Job {job.name} has published no checkpoint at which views could be computed",
+            hint="`taut run` publishes the first one",
+            sqlstate="55000",
+        )
+    return BuildSurvey(base=job.store.checkpoints.get(number), views=tuple(views))
+
+
+def _is_redefined(part: DatasetPlan) -> bool:
+    if part.kind is not DatasetKind.MATERIALIZED_VIEW or part.is_news:
+        return False
+    is_changed = part.change in (DefinitionChange.NEW, DefinitionChange.CHANGED)
+    return is_changed or (part.treatment is Treatment.BUILD and not part.is_conditional)
+
+
+def _is_new_stream(part: DatasetPlan) -> bool:
+    is_stream = part.kind is DatasetKind.STREAMING_TABLE
+    return is_stream and part.change in (DefinitionChange.NEW, DefinitionChange.CHANGED)
+
+
+def _upstream(job: Job, name: TableName) -> Iterator[TableName]:
+    todo, known = [*job.topology.inputs(name)], set[TableName]()
+    while todo:
+        table = todo.pop()
+        if table not in known:
+            known.add(table)
+            yield table
+            todo += job.topology.inputs(table) if table in job.definitions.datasets else ()
+
+
+def definitions_of(job: Job) -> dict[str, str]:
+    """The fingerprints of all datasets and invariants of a job, by name."""
+    fingerprints = {str(name): job.topology.fingerprint(name) for name in job.graph.order}
+    for invariant in job.graph.invariants:
+        fingerprints[f"{INVARIANT_PREFIX}{invariant.name}"] = invariant.query.fingerprint
+    return fingerprints
+
+
+def build(
+    job: Job,
+    surveyed: BuildSurvey,
+    unit_tests: Callable[[Collection[TableName]], Sequence[str]],
+    built: Callable[[BuiltTable, int], None],
+) -> ProjectBuild:
+    """Build what was surveyed. What an error leaves is dropped.
+
+    Args:
+        job: analysed, and not taken over; another process may run it.
+        unit_tests: runs those of some views, and answers why they fail.
+        built: called after each view, with the milliseconds that it took.
+
+    Returns:
+        The build; `problems` says which checks its rows did not pass.
+
+    Raises:
+        RefreshError: a query failed, or an expectation that nothing may violate is violated.
+        MetaError: `BUILD_INPUT_MISSING`, the base has no version of an input; `BUILD_NOT_FOUND`, somebody
+            dropped the build meanwhile.
+        LakeError: a table cannot be written.
+    """
+    views = [part.dataset for part in surveyed.views]
+    names = {entry.name for entry in job.store.datasets.registered()}
+    ours = {name for other in job.store.builds.of_job(job.name) for name in other.created}
+    created = tuple(
+        name for name in views if not job.lake.exists(name) or (name in ours and name not in names)
+    )
+    begun = ProjectBuild(
+        id=uuid4().hex[:8],
+        job=job.name,
+        base=surveyed.base.number,
+        definitions=definitions_of(job),
+        created=created,
+    )
+    effects, store = job.effects, job.store
+    effects.perform(Step.META_BUILD, begun.id, lambda: store.builds.begin(begun))
+    try:
+        done = _Builder(job, surveyed.base, begun).build(views, built)
+        problems = [*done.problems, *unit_tests(views)]
+        finished = replace(done, state=BuildState.BUILT, problems=tuple(problems))
+        effects.perform(Step.META_BUILT, begun.id, lambda: store.builds.finish(finished))
+    except Exception:
+        drop_build(store, job.lake, effects, begun)
+        raise
+    return store.builds.get(begun.id)
+
+
+class _Builder:
+    """Computes the views of one build."""
+
+    def __init__(self, job: Job, base: Checkpoint, begun: ProjectBuild) -> None:
+        self._job, self._base, self._build = job, base, begun
+        self._views = CheckpointViews(job.definitions, job.graph)
+        self._context = refresh_context(job, self._views, RefreshHistory(job.store.history.refreshes))
+        self._sessions = SessionPool(
+            job.base,
+            job.read_points,
+            f"build-{begun.id}",
+            job.settings.catalog.name,
+            job.definitions.scope.namespace[0],
+            job.graph.order,
+        )
+
+    def build(self, views: Sequence[TableName], built: Callable[[BuiltTable, int], None]) -> ProjectBuild:
+        """The build with all of its tables, and the invariants that do not hold."""
+        with self._pinned() as renew:
+            self._views.start(self._base.number)
+            self._sessions.show(self._job.store.reads.published_versions(self._base.number))
+            for view in views:
+                renew()
+                started = time.monotonic()
+                table = self._built(view)
+                self._build = self._build.with_table(table)
+                self._sessions.add(view, table.version)
+                built(table, round((time.monotonic() - started) * 1000))
+            checked = self._check_invariants()
+        problems = [redacted(f"invariant {broken.name}: {broken.error}") for broken in checked.broken]
+        return replace(self._build, problems=tuple(problems))
+
+    @contextmanager
+    def _pinned(self) -> Iterator[Callable[[], None]]:
+        store = self._job.store
+        pinned = store.reads.resolve(
+            Consistency.STRONG, checkpoint=self._base.number, owner="build", lease_ms=_LEASE_MS
+        )
+        try:
+            yield lambda: store.pins.renew(pinned.pin, _LEASE_MS, if_within_ms=_LEASE_MS // 2)
+        finally:
+            store.pins.release(pinned.pin)
+
+    def _built(self, view: TableName) -> BuiltTable:
+        job, topology = self._job, self._job.topology
+        (flow,) = topology.flows(view)
+        inputs = self._inputs(view)
+        is_new = not job.lake.exists(view)
+        if is_new:
+            job.lake.create(topology.table_definition(view), self._commit_metadata())
+        replaced = job.lake.load(view).fork().commit_metadata
+        session = self._sessions.session(str(view), flow.flow.conf)
+        definition = topology.fingerprint(view)
+        metadata = self._commit_metadata(
+            checkpoint=self._base.number,
+            definition=definition,
+            inputs={str(name): version for name, version in inputs.items()},
+        )
+        try:
+            flagged = flagged_rows(self._context, session, flow, view, inputs)
+            rows, violations = checked_rows(view, flagged, flow.flow.expectations)
+            version = self._write(view, rows, metadata)
+        except (PySparkException, Py4JJavaError) as error:
+            problem = problem_of(error)
+            raise RefreshError(
+                problem.error_class,
+                f"{view} could not be built: {problem.message}",
+                sqlstate=problem.sqlstate,
+                location=str(job.definitions.datasets[view].location),
+                hint="nothing is left of the build, and nothing that is deployed was changed",
+            ) from error
+        return BuiltTable(
+            table=view,
+            version=version,
+            definition=definition,
+            replaces=None if replaced is None else replaced.definition,
+            inputs=inputs,
+            violations=violations,
+            is_new=view in self._build.created,
+        )
+
+    def _commit_metadata(self, **fields: object) -> CommitMetadata:
+        # A build owns nothing: it says who does.
+        owner = self._job.store.jobs.newest_fence(self._job.name)
+        return replace(self._job.commit_metadata(**fields), fence=owner)
+
+    def _write(self, view: TableName, rows: object, metadata: CommitMetadata) -> Version:
+        definition = self._job.topology.table_definition(view)
+        return self._job.lake.buildable(view).build(definition, rows, metadata, self._build.branch)
+
+    def _inputs(self, view: TableName) -> dict[TableName, Version]:
+        """The version of each input: built, or of the base. What no job writes and only the new definitions
+        read has none there: it is read as it is now."""
+        job, inputs = self._job, dict[TableName, Version]()
+        for name in sorted(job.topology.inputs(view)):
+            version = self._sessions.versions.get(name)
+            if version is None and is_clock(name):
+                version = ClockTable(name, job.base).version_at(self._base.cut_at_ms * 1000)
+            if version is None and is_file_table(name):
+                continue
+            if version is None and name in job.external_tables() and job.lake.exists(name):
+                version = job.lake.load(name).current_version()
+            if version is None:
+                raise MetaError(
+                    "BUILD_INPUT_MISSING",
+                    f"Checkpoint {self._base.number} has no version of {describe_input(name)}, "
+                    f"which {view} reads",
+                    hint="`taut status` says what is wrong with it; build again once a checkpoint has one",
+                    sqlstate="55000",
+                )
+            self._sessions.add(name, version)
+            inputs[name] = version
+        return inputs
+
+    def _check_invariants(self) -> Checked:
+        job = self._job
+        if not job.graph.invariants:
+            return Checked()
+        session = self._sessions.session("invariants", job.spec.configuration)
+        versions: Mapping[TableName, Version] = self._sessions.versions
+        return check_invariants(job.graph.invariants, self._views, job.store, job.name, session, versions)

@@ -1,0 +1,110 @@
+"""Views whose rows a plan built beside them: main gets these instead of a computation.
+
+What the commit says is what the rows were computed from. So whatever came since is followed from there, as
+after any other refresh, and a build that is applied late is right too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tautochrone.model.catalog import LakeCatalog
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.names import TableName, Version
+from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
+
+__all__ = ["AppliedRows", "BuiltRows", "is_taken_over"]
+
+
+def is_taken_over(lake: LakeCatalog, build: ProjectBuild) -> bool:
+    """Whether no table has rows of a build beside main any more."""
+    tables = [name for name in {*build.versions, *build.created} if lake.exists(name)]
+    return all(lake.buildable(name).built_version(build.branch) is None for name in tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedRows:
+    """A view that stands at its built rows: what is left to do, and the result if nothing is."""
+
+    task: RefreshTask
+    refreshed: Refreshed
+
+
+class BuiltRows:
+    """The decided builds of one job. Serves all checkpoints of a run, from several threads.
+
+    Args:
+        load: the job's builds; asked once, after the takeover.
+    """
+
+    def __init__(self, context: RefreshContext, load: Callable[[], Sequence[ProjectBuild]]) -> None:
+        self._context = context
+        self._load = load
+        self._loaded: tuple[ProjectBuild, ...] | None = None
+
+    @property
+    def decided(self) -> tuple[ProjectBuild, ...]:
+        """The builds that the next checkpoint takes over."""
+        if self._loaded is None:
+            self._loaded = tuple(build for build in self._load() if build.state is BuildState.DECIDED)
+        return self._loaded
+
+    def forget(self) -> None:
+        """A checkpoint has taken them over."""
+        self._loaded = ()
+
+    def apply(self, task: RefreshTask) -> AppliedRows | None:
+        """Give main the built rows of a view; None: nothing was built of this definition, or main has it.
+
+        Raises:
+            ConflictError: somebody else moved the table.
+        """
+        for build in reversed(self.decided):
+            built = build.table(task.name)
+            if built is None or built.definition != task.metadata.definition or task.is_full_requested:
+                continue
+            if self._context.lake.buildable(task.name).built_version(build.branch) == built.version:
+                return self._apply(task, build, built)
+        return None
+
+    def _apply(self, task: RefreshTask, build: ProjectBuild, built: BuiltTable) -> AppliedRows:
+        inputs = {str(name): version for name, version in self._inputs(build, built).items()}
+        metadata = replace(
+            task.metadata_with(RefreshMode.FULL),
+            inputs=inputs,
+            violations=dict(built.violations),
+            built=built.version,
+        )
+        rows_before = task.table.row_count(task.fork.version) or 0
+        committed = self._context.lake.buildable(task.name).apply_build(
+            task.fork, self._context.table_definition(task.name), build.branch, metadata
+        )
+        reason = Reason.of(ReasonCode.BUILD_APPLIED, plan=build.id, checkpoint=int(build.base))
+        refresh = Refresh(
+            mode=RefreshMode.FULL,
+            reason=reason,
+            rows_inserted=committed.rows_inserted,
+            rows_deleted=rows_before,
+            nodes=(NodeRefresh(node="query", mode=RefreshMode.FULL, reason=reason),),
+        )
+        return AppliedRows(
+            task=replace(task, fork=task.table.fork()), refreshed=Refreshed(committed.version, refresh)
+        )
+
+    def _inputs(self, build: ProjectBuild, built: BuiltTable) -> dict[TableName, Version]:
+        """The versions from which the rows were computed, where an input was built too the one that main got.
+
+        An input that main did not get is left out: then the rows are compared.
+        """
+        versions: dict[TableName, Version] = {}
+        for name, version in built.inputs.items():
+            if build.table(name) is None:
+                versions[name] = version
+                continue
+            for past in self._context.load_table(name).versions():
+                if past.commit_metadata is not None and past.commit_metadata.built == version:
+                    versions[name] = past.version
+        return versions

@@ -1,0 +1,397 @@
+"""Plans that are built beside the deployed views, compared, applied and dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.crash.faults import Crash, Strike, StrikingEffects
+from tests.runtime.commands import taut_in_process
+from tests.runtime.delivery.test_stream_sinks import wait_until
+from tests.support.harness import Pipeline
+
+from tautochrone.model import limits
+from tautochrone.model.effects import Effects, Step
+from tautochrone.model.project_build import ProjectBuild
+from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.planning.apply_build import apply_build
+from tautochrone.runtime.planning.build import build, survey
+from tautochrone.runtime.planning.drop_build import drop_build
+from tautochrone.runtime.planning.plan_project import plan_project
+
+pytestmark = pytest.mark.spark
+
+SALES = """
+from pyspark import pipelines as dp
+
+@dp.table
+def sales():
+    return spark.readStream.schema("id BIGINT, kind STRING, amount BIGINT").json("@IN@")
+"""
+TOTALS = "CREATE MATERIALIZED VIEW totals AS SELECT kind, sum(amount) AS amount FROM sales GROUP BY kind;"
+TOP = "CREATE MATERIALIZED VIEW top AS SELECT max(amount) AS amount FROM totals;"
+BIG = "CREATE MATERIALIZED VIEW big AS SELECT id, amount FROM sales WHERE amount > 3;"
+CHANGED = TOTALS.replace("sum(amount)", "2 * sum(amount)")
+WIDER = TOTALS.replace("sum(amount) AS", "count(*) AS n, sum(amount) AS")
+
+
+class Project(Pipeline):
+    """Sales of three kinds, totals of them, and two more views. Commands run in this process."""
+
+    def add_sales(self, *amounts: int) -> None:
+        folder = self.folder / "in"
+        folder.mkdir(exist_ok=True)
+        number = len(list(folder.iterdir()))
+        rows = [{"id": 100 * number + n, "kind": f"k{n % 3}", "amount": a} for n, a in enumerate(amounts)]
+        (folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def define(self, name: str, text: str | None) -> None:
+        if text is None:
+            (self.folder / f"definitions/{name}.sql").unlink()
+        else:
+            self.write(f"definitions/{name}.sql", text)
+
+    def taut(self, *words: str, effects: Effects | None = None) -> subprocess.CompletedProcess[str]:
+        self._close_project()
+        return taut_in_process(self.folder, self.session, *words, effects=effects)
+
+    def build(self, *words: str) -> tuple[str, dict[str, dict[str, Any]]]:
+        """The id of a new build, and what differs, by table."""
+        done = self.taut("plan", "--build", "--json", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        *tables, last = map(json.loads, done.stdout.splitlines())
+        return last["build"], {re.sub(r".*\.", "", line["table"]): line for line in tables}
+
+    def apply(self, build: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.taut("apply", build, "--json", *words)
+
+    def attempt(self, act: Callable[[Job], object], strike: Strike | None = None) -> StrikingEffects:
+        """A process that does something with a job, and dies at the strike."""
+        effects = StrikingEffects(strike)
+        with self.opened(effects) as (job, _):
+            if strike is None:
+                act(job)
+            else:
+                with pytest.raises(Crash):
+                    act(job)
+                assert effects.struck, f"nothing took {strike}"
+        return effects
+
+    def builds(self) -> tuple[ProjectBuild, ...]:
+        with self.opened() as (job, _):
+            return job.store.builds.of_job(job.name)
+
+    def versions(self) -> dict[str, str]:
+        with self.opened() as (job, _):
+            latest = job.store.checkpoints.latest_published(job.name)
+            assert latest is not None
+            versions = job.store.reads.published_versions(latest.number)
+            return {name.table: version for name, version in versions.items()}
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> Iterator[Project]:
+    project = Project(tmp_path, spark, may_fall_back=True)
+    project.write("definitions/sales.py", SALES.replace("@IN@", str(tmp_path / "in")))
+    for name, text in (("totals", TOTALS), ("top", TOP), ("big", BIG)):
+        project.define(name, text)
+    project.add_sales(1, 2, 3, 4, 5, 6)
+    assert project.run().state == "COMPLETED"
+    yield project
+    project.close()
+
+
+def error_class(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stdout + done.stderr
+    matched = re.search(r"\[([A-Z_]+)\]", done.stderr)
+    assert matched, done.stdout + done.stderr
+    return matched[1]
+
+
+def build_all(job: Job) -> None:
+    build(job, survey(job, plan_project(job)), lambda _: [], lambda *_: None)
+
+
+def apply_newest(job: Job) -> None:
+    apply_build(job, job.store.builds.of_job(job.name)[-1])
+
+
+def drop_all(job: Job) -> None:
+    for each in job.store.builds.of_job(job.name):
+        drop_build(job.store, job.lake, job.effects, each)
+
+
+def amounts(project: Project) -> list[int]:
+    return [amount for (amount,) in project.query("SELECT amount FROM totals")]
+
+
+OLD, NEW = [5, 7, 9], [10, 14, 18]
+
+
+def test_what_was_looked_at_is_the_next_checkpoint(project: Project) -> None:
+    project.define("totals", CHANGED)
+    identity, differences = project.build("--key", "kind")
+    assert differences.keys() == {"totals", "top"}
+    totals = differences["totals"]
+    assert (totals["added"], totals["removed"], totals["changed"]) == (3, 3, 3)
+    assert totals["changed_values"] == {"amount": 3}
+    assert sorted(row["amount"] for row in totals["rows_added"]) == NEW
+    assert amounts(project) == OLD
+    shown = project.taut("diff", "1", f"plan-{identity}", "totals", "--json")
+    assert json.loads(shown.stdout)["added"] == 3, shown.stderr
+    before = project.versions()
+    done = project.apply(identity)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reasons = {
+        e["dataset"]: e["reason_code"] for e in map(json.loads, done.stdout.splitlines()) if "mode" in e
+    }
+    assert reasons["lake.default.totals"] == reasons["lake.default.top"] == "BUILD_APPLIED"
+    assert amounts(project) == NEW
+    assert project.query("SELECT amount FROM top") == [(18,)]
+    after = project.versions()
+    assert (after["big"], after["sales"]) == (before["big"], before["sales"])
+    assert project.builds() == ()
+    assert error_class(project.apply(identity)) == "BUILD_NOT_FOUND"
+    project.add_sales(10)
+    happened = project.run()
+    assert happened.refresh("totals")["reason_code"] != "DEFINITION_CHANGED"
+    assert amounts(project) == [14, 18, 30]
+    project.verify()
+
+
+def test_columns_and_new_views(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The views keep states.
+    monkeypatch.setattr(limits, "TINY_INPUT_ROWS", 0)
+    project.define("totals", WIDER)
+    project.define("counts", "CREATE MATERIALIZED VIEW counts AS SELECT sum(n) AS n FROM totals;")
+    project.define("big", None)
+    identity, differences = project.build()
+    assert differences.keys() == {"totals", "counts", "top"}
+    assert differences["totals"]["columns_added"] == ["n"]
+    assert (differences["counts"]["added"], differences["top"]["same"]) == (1, True)
+    with pytest.raises(Exception, match="counts"):
+        project.query("SELECT * FROM counts")
+    # Rows come before it is applied, and a run with the former definitions takes them.
+    project.define("totals", TOTALS)
+    project.define("counts", None)
+    project.define("big", BIG)
+    project.add_sales(7, 8)
+    assert project.run().state == "COMPLETED"
+    project.define("totals", WIDER)
+    project.define("counts", "CREATE MATERIALIZED VIEW counts AS SELECT sum(n) AS n FROM totals;")
+    project.define("big", None)
+    done = project.apply(identity)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert project.query("SELECT n, amount FROM totals") == [(2, 9), (3, 12), (3, 15)]
+    assert project.query("SELECT n FROM counts") == [(8,)]
+    project.add_sales(1)
+    assert project.run().state == "COMPLETED"
+    assert project.query("SELECT n FROM counts") == [(9,)]
+    project.verify()
+
+
+def test_refusals(project: Project) -> None:
+    project.define("totals", CHANGED)
+    identity, _ = project.build()
+    other, _ = project.build()
+    project.define("big", BIG.replace("> 3", "> 4"))
+    assert error_class(project.apply(identity)) == "BUILD_DEFINITIONS_CHANGED"
+    assert error_class(project.apply("0123abcd")) == "BUILD_NOT_FOUND"
+    project.define("big", BIG)
+    assert project.apply(identity).returncode == 0
+    assert error_class(project.apply(other)) == "BUILD_BASE_CHANGED"
+    assert project.taut("plan", "--drop").returncode == 0
+    assert project.builds() == ()
+    assert project.taut("plan", "--build").stdout == "nothing to build: no view changes\n"
+    project.define("stream", "CREATE STREAMING TABLE stream AS SELECT id FROM STREAM sales;")
+    project.define("totals", TOTALS)
+    assert error_class(project.taut("plan", "--build")) == "BUILD_NOT_POSSIBLE"
+    project.define("stream", None)
+    identity, _ = project.build()
+    assert project.taut("revise", "sales", "--to", "1", "--accept").returncode == 0
+    assert error_class(project.apply(identity)) == "CHECKPOINT_REVOKED"
+
+
+def test_checks_of_built_rows(project: Project) -> None:
+    project.write("invariants/positive.sql", "SELECT * FROM totals WHERE amount < 0")
+    test = "unit_tests:\n  - name: two\n    model: totals\n    given:\n      - input: sales\n        rows:\n"
+    test += "          - {kind: a, amount: 1}\n    expect:\n      rows:\n        - {kind: a, amount: 1}\n"
+    project.write("tests.yml", test)
+    project.define("totals", TOTALS.replace("sum(amount)", "-sum(amount)"))
+    done = project.taut("plan", "--build")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "! invariant positive: " in done.stdout
+    assert "! unit test two of totals: " in done.stdout
+    (built,) = project.builds()
+    assert error_class(project.apply(built.id)) == "BUILD_CHECKS_FAILED"
+    assert project.taut("plan", "--drop", built.id).returncode == 0
+    expected = "totals (CONSTRAINT small EXPECT (amount < 6) ON VIOLATION FAIL UPDATE) AS"
+    project.define("totals", TOTALS.replace("totals AS", expected))
+    assert error_class(project.taut("plan", "--build")) == "EXPECTATION_FAILED"
+    project.define("totals", TOTALS.replace("sum(amount)", "sum(amount / (amount - 1))"))
+    assert "could not be built" in project.taut("plan", "--build").stderr
+    assert project.builds() == ()
+    assert branches(project) == set()
+
+
+def branches(project: Project) -> set[str]:
+    """The branches of all tables that are not main."""
+    names = set()
+    for table in ("totals", "top", "big", "counts"):
+        if project.session.catalog.tableExists(f"lake.default.{table}"):
+            rows = project.session.sql(f"SELECT name FROM lake.default.{table}.refs").collect()
+            names |= {name for (name,) in rows}
+    return names - {"main"}
+
+
+BUILD_STRIKES = [
+    Strike(step, when, "crash", nth)
+    for step, nth in [
+        (Step.META_BUILD, 1), (Step.LAKE_CREATE, 1), (Step.LAKE_BUILD, 1), (Step.LAKE_BUILD, 2),
+        (Step.META_BUILT, 1),
+    ]
+    for when in ("before", "after")
+]  # fmt: skip
+DROP_STRIKES = [
+    Strike(step, when, "crash", nth)
+    for step, nth in [
+        (Step.LAKE_DROP_BUILD, 1), (Step.LAKE_DISCARD, 1), (Step.LAKE_DROP_BUILD, 2), (Step.LAKE_DROP, 1),
+        (Step.LAKE_DELETE, 1), (Step.META_DROP_BUILD, 1),
+    ]
+    for when in ("before", "after")
+]  # fmt: skip
+APPLY_STRIKES = [
+    Strike(step, when, "crash", nth)
+    for step, nth in [
+        (Step.META_APPLY_BUILD, 1), (Step.LAKE_APPLY_BUILD, 1), (Step.LAKE_APPLY_BUILD, 2),
+        (Step.META_VERSION, 1), (Step.META_PUBLISH, 1), (Step.META_BUILD_APPLIED, 1),
+    ]
+    for when in ("before", "after")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param([BUILD_STRIKES[5]], id="some"),
+        pytest.param(BUILD_STRIKES, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_a_build_that_dies_is_dropped(project: Project, strikes: list[Strike]) -> None:
+    files = set((project.folder / "storage").rglob("*.parquet"))
+    project.define("totals", CHANGED)
+    project.define("counts", "CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM totals;")
+    for strike in strikes:
+        project.attempt(build_all, strike)
+    assert amounts(project) == OLD
+    project.attempt(drop_all)
+    assert (project.builds(), branches(project)) == ((), set())
+    assert not project.session.catalog.tableExists("lake.default.counts")
+    left = set((project.folder / "storage").rglob("*.parquet")) - files
+    assert len(left) <= len(strikes), "only what was staged without a commit is left to maintenance"
+    project.attempt(build_all)
+    project.attempt(apply_newest)
+    assert amounts(project) == NEW
+
+
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param([DROP_STRIKES[1], DROP_STRIKES[7]], id="some"),
+        pytest.param(DROP_STRIKES, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_a_drop_that_dies_is_completed(project: Project, strikes: list[Strike]) -> None:
+    project.define("totals", CHANGED)
+    project.define("counts", "CREATE MATERIALIZED VIEW counts AS SELECT count(*) AS n FROM totals;")
+    for strike in strikes:
+        if not project.builds():
+            project.attempt(build_all)
+        with project.opened(StrikingEffects(strike)) as (job, _), contextlib.suppress(Crash):
+            drop_all(job)
+    project.attempt(drop_all)
+    assert (project.builds(), branches(project)) == ((), set())
+    assert not project.session.catalog.tableExists("lake.default.counts")
+    assert project.run().state == "COMPLETED"
+    assert amounts(project) == NEW
+
+
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param([APPLY_STRIKES[3], APPLY_STRIKES[8]], id="some"),
+        pytest.param(APPLY_STRIKES, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_an_apply_that_dies_is_completed(project: Project, strikes: list[Strike]) -> None:
+    project.define("totals", CHANGED)
+    project.attempt(build_all)
+    for strike in strikes:
+        with project.opened(StrikingEffects(strike)) as (job, _), contextlib.suppress(Crash):
+            apply_newest(job)
+        assert amounts(project) in (OLD, NEW)
+        assert project.query("SELECT amount FROM top") == [(max(amounts(project)),)]
+        if not project.builds():
+            break
+    # Whoever comes next goes on.
+    if len(strikes) < 3:
+        project.run()
+    elif project.builds():
+        project.attempt(apply_newest)
+    assert amounts(project) == NEW
+    assert (project.builds(), branches(project)) == ((), set())
+    project.verify()
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [
+        APPLY_STRIKES[3],
+        *(
+            pytest.param(strike, marks=pytest.mark.slow)
+            for strike in (*APPLY_STRIKES[:3], *APPLY_STRIKES[4:])
+        ),
+    ],
+    ids=str,
+)
+def test_the_old_definitions_stand_after_a_death(project: Project, strike: Strike) -> None:
+    project.define("totals", CHANGED)
+    project.attempt(build_all)
+    project.attempt(apply_newest, strike)
+    project.define("totals", TOTALS)
+    project.add_sales(1)
+    assert project.run().state == "COMPLETED"
+    assert amounts(project) == [6, 7, 9]
+    project.verify()
+    # The new ones may come after all, by a run.
+    project.define("totals", CHANGED)
+    assert project.run().state == "COMPLETED"
+    assert amounts(project) == [12, 14, 18]
+    project.verify()
+    project.attempt(drop_all)
+    assert (project.builds(), branches(project)) == ((), set())
+
+
+def test_a_build_beside_a_run(project: Project) -> None:
+    with project.running() as happened:
+        project.define("totals", CHANGED)
+        built = taut_in_process(project.folder, project.session, "plan", "--build")
+        assert built.returncode == 0, built.stderr
+        (identity,) = re.findall(r"plan (\w{8}) is built", built.stdout)
+        assert (
+            error_class(taut_in_process(project.folder, project.session, "apply", identity)) == "JOB_RUNNING"
+        )
+        number = happened.checkpoints[-1] if happened.checkpoints else 1
+        project.add_sales(100)
+        wait_until(lambda: happened.checkpoints[-1:] > [number])
+    assert project.apply(identity).returncode == 0
+    assert amounts(project) == [14, 18, 210]
+    assert project.run().state == "COMPLETED"
+    project.verify()
