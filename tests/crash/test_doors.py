@@ -56,6 +56,7 @@ STORE_WRITERS = {
     "roots.report", "checkpoints.open", "checkpoints.record_version", "checkpoints.record_failure",
     "checkpoints.publish", "checkpoints.abort", "checkpoints.revoke",
     "recovery.rebuild", "recovery.reconcile",
+    "builds.begin", "builds.finish", "builds.remove",
     "datasets.record_table_ids", "datasets.record_skipped_files",
     "datasets.record_expectations",
 }  # fmt: skip

@@ -74,9 +74,9 @@ def _write_price(price: BuildPrice, base: int) -> None:
     """What the build costs, before it begins."""
     known = f"their last computations took {price.duration_ms / 1000:.1f} s"
     if price.unmeasured:
-        known += f", and {price.unmeasured} of them were never computed"
+        known += f"; {price.unmeasured} of them have never been computed"
     sys.stderr.write(
-        f"building {price.views} views at checkpoint {base}: they have {price.rows} rows, and {known}\n"
+        f"building {price.views} views at checkpoint {base}: they have {price.rows} rows, {known}\n"
     )
 
 
@@ -119,19 +119,23 @@ def drop(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     located = locate_and_launch(options)
     from tautochrone.app.open import Project, log_event
-    from tautochrone.runtime.planning.drop_build import drop_build
+    from tautochrone.runtime.planning.drop_build import drop_build, drop_unknown_builds
 
     with Project(options, log_event, short_lived=True, located=located) as project:
         store = project.store()
         job_name = project.settings.job
         builds = [store.builds.get(arguments.drop)] if arguments.drop else store.builds.of_job(job_name)
+        dropped = [each.id for each in builds]
         for each in builds:
             drop_build(store, project.lake, project.effects, each)
+        if not arguments.drop:
+            dropped += drop_unknown_builds(store, project.lake, job_name)
+        for identity in dropped:
             if arguments.json:
-                json_line({"dropped": each.id})
+                json_line({"dropped": identity})
             else:
-                answer().write(f"plan {each.id} is dropped\n")
-        if not builds and not arguments.json:
+                answer().write(f"plan {identity} is dropped\n")
+        if not dropped and not arguments.json:
             answer().write("there is no built plan\n")
     return 0
 

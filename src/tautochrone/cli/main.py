@@ -493,7 +493,12 @@ def _side(text: str) -> int | str:
     """A side of a comparison: the number of a checkpoint, or the id of a built plan."""
     from tautochrone.model.project_build import build_of
 
-    return build_of(text) or int(text)
+    build = build_of(text)
+    if build is None and not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a checkpoint nor a built plan as plan-3f2a91c0"
+        )
+    return build or int(text)
 
 
 def _add_diff(commands: Any) -> None:

@@ -8,7 +8,7 @@ moved or copied when the build is applied, and a built version is read as any ot
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from tautochrone.model.lake import CommitMetadata, Committed, Fork, Rows, TableD
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
 __all__ = [
+    "BRANCH_PREFIX",
     "INVARIANT_PREFIX",
     "BuildState",
     "BuildableTable",
@@ -25,6 +26,9 @@ __all__ = [
     "branch_of",
     "build_of",
 ]
+
+BRANCH_PREFIX = "tautochrone-plan-"
+"""Before the id of a build in the name of its branch."""
 
 INVARIANT_PREFIX = "invariant "
 """Before the name of an invariant among `definitions`."""
@@ -38,7 +42,7 @@ def branch_of(build: str) -> str:
     >>> branch_of("3f2a91c0")
     'tautochrone-plan-3f2a91c0'
     """
-    return f"tautochrone-plan-{build}"
+    return f"{BRANCH_PREFIX}{build}"
 
 
 def build_of(text: str) -> str | None:
@@ -194,6 +198,9 @@ class BuildableTable(Protocol):
 
     def built_version(self, branch: str) -> Version | None:
         """The version on the branch; None: there is no such branch."""
+
+    def build_branches(self) -> Sequence[str]:
+        """The branches of all builds in the table, sorted."""
 
     def apply_build(
         self, fork: Fork, definition: TableDefinition, branch: str, commit_metadata: CommitMetadata

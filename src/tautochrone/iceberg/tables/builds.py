@@ -6,6 +6,7 @@ over the same data files: a child of main where the columns are the same, so tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,6 +16,7 @@ from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_main, load, now_ms
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode
 from tautochrone.iceberg.commits.staged_files import write_files
+from tautochrone.iceberg.java.calls import references
 from tautochrone.iceberg.maintenance.orphans import check_seal
 from tautochrone.iceberg.reads.reading import own_files
 from tautochrone.iceberg.reads.schema import TableShape, replacement_transaction, shape_of
@@ -23,6 +25,7 @@ from tautochrone.model.effects import Step
 from tautochrone.model.former_names import with_renames
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, Rows, Staged, TableDefinition
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.project_build import BRANCH_PREFIX
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["IcebergBuildable"]
@@ -76,6 +79,10 @@ class IcebergBuildable(IcebergTable):
     def built_version(self, branch: str) -> Version | None:
         ref = load(self._iceberg, self._name).metadata.ref(branch)
         return None if ref is None else Version(str(ref.snapshotId()))
+
+    def build_branches(self) -> Sequence[str]:
+        names = (each.name for each in references(load(self._iceberg, self._name).metadata))
+        return sorted(name for name in names if name.startswith(BRANCH_PREFIX))
 
     def apply_build(
         self, fork: Fork, definition: TableDefinition, branch: str, commit_metadata: CommitMetadata

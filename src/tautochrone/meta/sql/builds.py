@@ -86,10 +86,11 @@ def is_created_by_build(connection: Connection, table: TableName) -> bool:
 def _build(connection: Connection, build: str) -> ProjectBuild:
     row = connection.execute(select(t.builds).where(_B.id == build)).first()
     if row is None:
+        known = connection.execute(select(_B.id).order_by(_B.created_at_ms, _B.id)).scalars().all()
         raise MetaError(
             "BUILD_NOT_FOUND",
             f"There is no built plan {build} in this store: it was dropped or applied, or never built",
-            hint="`taut plan --build` builds one and says its name",
+            hint="`taut plan --build` builds one and says its id; there are: " + (", ".join(known) or "none"),
         )
     return _as_build(row)
 

@@ -282,10 +282,13 @@ class CheckpointRefresher:
     def complete_builds(self) -> None:
         """Forget the builds that the published checkpoint took over; not those of which a dataset failed, or
         that other definitions computed."""
+        left = []
         for build in self._built.decided:
             if is_taken_over(self._job.lake, build):
                 self._job.journal.record(Builds.complete, build.id)
-        self._built.forget()
+            elif build.versions.keys() & self._failures.keys():
+                left.append(build)
+        self._built.keep(left)
 
     @property
     def full_refreshes_left(self) -> frozenset[TableName]:

@@ -6,21 +6,42 @@ from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
-from tautochrone.model.project_build import ProjectBuild
+from tautochrone.model.project_build import BRANCH_PREFIX, ProjectBuild
 
-__all__ = ["drop_build"]
+__all__ = ["drop_build", "drop_unknown_builds"]
 
 
 def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: ProjectBuild) -> None:
     """Delete a build. Repeatable: the record goes last. A run of the job may go on meanwhile."""
-    # A build that died has not recorded which tables it wrote: any dataset of its job may have its branch.
-    for name in sorted(name for name in build.datasets if lake.exists(name)):
+    # A build that died has not recorded which tables it wrote, and tables may have got other names since.
+    tables = build.datasets | {entry.name for entry in store.datasets.registered(build.job)}
+    for name in sorted(name for name in tables if lake.exists(name)):
         lake.buildable(name).drop_build(build.branch)
         if name in build.created and _is_unused(store, lake, build, name):
             stored = lake.stored_table(name)
             lake.drop(stored)
             lake.delete_files(stored)
     effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.id))
+
+
+def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:
+    """Delete what is left of builds that the store does not know, because it was lost and rebuilt.
+
+    A build is recorded before it writes anything, so none that is at work is meant.
+
+    Returns:
+        Their ids.
+    """
+    dropped = set[str]()
+    for name in sorted(entry.name for entry in store.datasets.registered(job) if lake.exists(entry.name)):
+        table = lake.buildable(name)
+        branches = table.build_branches()
+        known = {build.branch for build in store.builds.of_job(job)} if branches else set()
+        for branch in branches:
+            if branch not in known:
+                table.drop_build(branch)
+                dropped.add(branch.removeprefix(BRANCH_PREFIX))
+    return sorted(dropped)
 
 
 def _is_unused(store: Store, lake: LakeCatalog, build: ProjectBuild, name: TableName) -> bool:

@@ -52,9 +52,9 @@ class BuiltRows:
             self._loaded = tuple(build for build in self._load() if build.state is BuildState.DECIDED)
         return self._loaded
 
-    def forget(self) -> None:
-        """A checkpoint has taken them over."""
-        self._loaded = ()
+    def keep(self, builds: Sequence[ProjectBuild]) -> None:
+        """Forget all others: a checkpoint has taken them over, or other definitions computed them."""
+        self._loaded = tuple(builds)
 
     def apply(self, task: RefreshTask) -> AppliedRows | None:
         """Give main the built rows of a view; None: nothing was built of this definition, or main has it.

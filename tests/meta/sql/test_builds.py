@@ -1,0 +1,104 @@
+"""Built plans in the store: what may be decided, and what readers learn of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
+from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.model.checkpoint import Refresh, RefreshMode
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.reason import unclassified
+
+ROOT, VIEW, FRESH = (TableName("lake", ("db",), name) for name in ("orders", "totals", "fresh"))
+BUILD = ProjectBuild(
+    id="0123abcd",
+    job="job",
+    base=CheckpointNumber(1),
+    definitions={str(VIEW): "c", "invariant one": "d"},
+    created=(FRESH,),
+)
+TABLE = BuiltTable(
+    table=VIEW,
+    version=Version("b1"),
+    definition="c",
+    replaces="b",
+    inputs={ROOT: Version("r1")},
+    violations={"some": 2},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetaStore]:
+    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db", clock=lambda: 7_000) as opened:
+        entries = [DatasetEntry(ROOT, "streaming table", "a", is_root=True)]
+        entries.append(DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})))
+        opened.jobs.start_run("shop", "job", entries)
+        yield opened
+
+
+@pytest.fixture
+def fence(store: MetaStore) -> Fence:
+    fence = store.jobs.take_over("job")
+    number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("r1")}, 1)).number
+    full = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
+    store.checkpoints.record_version("job", fence, number, VIEW, Version("v1"), full)
+    store.checkpoints.publish("job", fence, number, 1)
+    return fence
+
+
+def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
+    store.builds.begin(BUILD)
+    store.builds.begin(BUILD)
+    assert store.builds.get(BUILD.id) == replace(BUILD, created_at_ms=7_000)
+    with pytest.raises(MetaError, match="BUILD_UNFINISHED"):
+        store.builds.decide("job", fence, BUILD.id)
+    finished = replace(BUILD.with_table(TABLE), problems=("one",))
+    store.builds.finish(finished)
+    assert store.builds.of_job("job") == (replace(finished, state=BuildState.BUILT, created_at_ms=7_000),)
+    assert store.builds.of_job("other") == ()
+    with pytest.raises(FencedError):
+        store.builds.decide("job", Fence(fence - 1), BUILD.id)
+    store.builds.decide("job", fence, BUILD.id)
+    store.builds.decide("job", fence, BUILD.id)
+    # An answer that was lost may come after the decision.
+    store.builds.finish(finished)
+    assert store.builds.get(BUILD.id).state is BuildState.DECIDED
+    for _ in range(2):
+        store.builds.complete("job", fence, BUILD.id)
+    assert store.builds.of_job("job") == ()
+
+
+def test_a_dropped_build(store: MetaStore, fence: Fence) -> None:
+    store.builds.begin(BUILD)
+    store.builds.remove(BUILD.id)
+    store.builds.remove(BUILD.id)
+    for call in (
+        lambda: store.builds.finish(BUILD),
+        lambda: store.builds.decide("job", fence, BUILD.id),
+        lambda: store.builds.get(BUILD.id),
+    ):
+        with pytest.raises(MetaError, match="BUILD_NOT_FOUND"):
+            call()
+
+
+def test_a_revoked_base(store: MetaStore, fence: Fence) -> None:
+    store.builds.begin(BUILD)
+    store.builds.finish(BUILD.with_table(TABLE))
+    store.checkpoints.revoke("job", fence, 1)
+    with pytest.raises(CheckpointUnavailableError, match="CHECKPOINT_REVOKED"):
+        store.builds.decide("job", fence, BUILD.id)
+
+
+def test_readers_do_not_see_what_a_build_created(store: MetaStore) -> None:
+    assert not store.reads.knows(FRESH)
+    store.builds.begin(BUILD)
+    assert store.reads.knows(FRESH)
+    store.builds.remove(BUILD.id)
+    assert not store.reads.knows(FRESH)
