@@ -100,10 +100,13 @@ def _show(
                 "checkpoint": built.base,
                 "tables": [{"table": name, "duration_ms": durations[name]} for name in names],
                 "problems": [redacted(problem) for problem in built.problems],
+                "notes": [redacted(note) for note in built.notes],
             }
         )
         return
     show_differences(lines, key)
+    for note in built.notes:
+        answer().write(redacted(f"? {note}\n"))
     for problem in built.problems:
         answer().write(redacted(f"! {problem}\n"))
     answer().write(f"\nplan {built.id} is built at checkpoint {built.base}\n")

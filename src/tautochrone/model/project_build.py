@@ -95,6 +95,7 @@ class ProjectBuild:
         definitions: fingerprints of all datasets and invariants of the job then, by name.
         tables: in the order in which they were built.
         problems: why it cannot be applied: checks that its rows did not pass.
+        notes: checks that could not be made.
         created: tables that did not exist before: they are dropped with the build.
         created_at_ms: epoch milliseconds.
     """
@@ -106,6 +107,7 @@ class ProjectBuild:
     definitions: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[BuiltTable, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     created: tuple[TableName, ...] = ()
     created_at_ms: int = 0
 
@@ -147,6 +149,7 @@ class ProjectBuild:
                 for built in self.tables
             ],
             "problems": list(self.problems),
+            "notes": list(self.notes),
             "created": [str(name) for name in self.created],
             "created_at_ms": self.created_at_ms,
         }
@@ -173,6 +176,7 @@ class ProjectBuild:
                 for fields in value["tables"]
             ),
             problems=tuple(value["problems"]),
+            notes=tuple(value["notes"]),
             created=tuple(map(TableName.parse, value["created"])),
             created_at_ms=value["created_at_ms"],
         )

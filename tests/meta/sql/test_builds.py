@@ -59,7 +59,7 @@ def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
     assert store.builds.get(BUILD.id) == replace(BUILD, created_at_ms=7_000)
     with pytest.raises(MetaError, match="BUILD_UNFINISHED"):
         store.builds.decide("job", fence, BUILD.id)
-    finished = replace(BUILD.with_table(TABLE), problems=("one",))
+    finished = replace(BUILD.with_table(TABLE), problems=("one",), notes=("two",))
     store.builds.finish(finished)
     assert store.builds.of_job("job") == (replace(finished, state=BuildState.BUILT, created_at_ms=7_000),)
     assert store.builds.of_job("other") == ()

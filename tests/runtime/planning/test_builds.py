@@ -19,12 +19,14 @@ from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.names import TableName
 from tautochrone.model.project_build import ProjectBuild
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.planning.apply_build import apply_build
 from tautochrone.runtime.planning.build import build, survey
 from tautochrone.runtime.planning.drop_build import drop_build
 from tautochrone.runtime.planning.plan_project import plan_project
+from tautochrone.testing.sqlite_sink import FORMAT, open_toy_sink
 
 pytestmark = pytest.mark.spark
 
@@ -146,9 +148,10 @@ def test_what_was_looked_at_is_the_next_checkpoint(project: Project) -> None:
     assert amounts(project) == OLD
     shown = project.taut("diff", "1", f"plan-{identity}", "totals", "--json")
     assert json.loads(shown.stdout)["added"] == 3, shown.stderr
-    before = project.versions()
+    before, jobs = project.versions(), project.spark_jobs()
     done = project.apply(identity)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert project.spark_jobs() == jobs, "applying computes nothing"
     reasons = {
         e["dataset"]: e["reason_code"] for e in map(json.loads, done.stdout.splitlines()) if "mode" in e
     }
@@ -194,6 +197,27 @@ def test_columns_and_new_views(project: Project, monkeypatch: pytest.MonkeyPatch
     project.add_sales(1)
     assert project.run().state == "COMPLETED"
     assert project.query("SELECT n FROM counts") == [(9,)]
+    project.verify()
+
+
+def test_a_sink_and_a_build_over_it(project: Project) -> None:
+    """The change from one definition to the other reaches the sink, over the same columns and over others."""
+    mirror = project.folder / "mirror.db"
+    project.write("tautochrone.toml", f'[sinks.mirror]\nformat = "{FORMAT}"\noptions.path = "{mirror}"\n')
+    project.reload()
+    as_sent = "totals TBLPROPERTIES ('tautochrone.sinks' = 'mirror') AS"
+    project.define("totals", TOTALS.replace("totals AS", as_sent))
+    assert project.run().state == "COMPLETED"
+    for text in (CHANGED, WIDER):
+        project.define("totals", text.replace("totals AS", as_sent))
+        project.attempt(build_all)
+        project.add_sales(1)
+        project.attempt(apply_newest)
+        rows = project.query("SELECT * FROM totals")
+        sink = open_toy_sink("mirror", {"path": str(mirror)})
+        assert sorted(sink.rows(TableName("lake", ("default",), "totals"))) == rows
+        sink.close()
+    assert project.run().state == "COMPLETED"
     project.verify()
 
 

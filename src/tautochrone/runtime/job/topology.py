@@ -13,6 +13,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName, is_clock
+from tautochrone.model.project_build import INVARIANT_PREFIX
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -111,6 +112,14 @@ class JobTopology:
     def fingerprint(self, name: TableName) -> str:
         """Fingerprint of all flows of the table together."""
         return "+".join(sorted(flow.fingerprint for flow in self.flows(name)))
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of all tables and invariants of the job, by name."""
+        fingerprints = {str(name): self.fingerprint(name) for name in self.graph.order}
+        for invariant in self.graph.invariants:
+            fingerprints[f"{INVARIANT_PREFIX}{invariant.name}"] = invariant.query.fingerprint
+        return fingerprints
 
     def quarantine_table(self, name: TableName) -> TableName | None:
         """The table that takes the bad records of the table's flows, if there is one."""

@@ -217,7 +217,9 @@ class CheckpointRefresher:
         context = refresh_context(job, self._pipeline_views, self._history)
         plans = Plans(self._pipeline_views, job.graph)
         self._changes = Changes(job.base, job.input_table, self._is_shared, plans.columns)
-        self._built = BuiltRows(context, partial(job.store.builds.of_job, job.name))
+        self._built = BuiltRows(
+            context, partial(job.store.builds.of_job, job.name), job.topology.fingerprints
+        )
         self._views = ViewRefresher(
             context, self._sessions, plans, self._changes, unfollowed, self._readers, self._built
         )
@@ -280,8 +282,7 @@ class CheckpointRefresher:
         return outdated
 
     def complete_builds(self) -> None:
-        """Forget the builds that the published checkpoint took over; not those of which a dataset failed, or
-        that other definitions computed."""
+        """Forget the builds that the published checkpoint took over; not those of which a dataset failed."""
         left = []
         for build in self._built.decided:
             if is_taken_over(self._job.lake, build):

@@ -20,7 +20,6 @@ from tautochrone.model.project_build import BuildState, ProjectBuild
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import Selection
 from tautochrone.runtime.loop.run import Run, RunState
-from tautochrone.runtime.planning.build import definitions_of
 from tautochrone.runtime.views.built_rows import is_taken_over
 
 __all__ = ["apply_build", "require_applicable"]
@@ -91,7 +90,7 @@ def require_applicable(job: Job, build: ProjectBuild) -> None:
 
 
 def _require_same_definitions(job: Job, build: ProjectBuild) -> None:
-    now = definitions_of(job)
+    now = job.topology.fingerprints
     changed = sorted(
         name for name in {*now, *build.definitions} if now.get(name) != build.definitions.get(name)
     )

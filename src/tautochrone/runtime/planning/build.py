@@ -28,7 +28,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName, Version, describe_input, is_clock, is_file_table
-from tautochrone.model.project_build import INVARIANT_PREFIX, BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, ProjectPlan, Treatment
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.job import ClockTable, Job
@@ -40,7 +40,7 @@ from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
 from tautochrone.runtime.views.refresh_view import checked_rows, flagged_rows
 from tautochrone.spark.jvm.errors import problem_of
 
-__all__ = ["BuildPrice", "BuildSurvey", "build", "definitions_of", "survey"]
+__all__ = ["BuildPrice", "BuildSurvey", "build", "survey"]
 
 _LEASE_MS = 3_600_000
 """The pin of the base is renewed before each view."""
@@ -146,14 +146,6 @@ def _upstream(job: Job, name: TableName) -> Iterator[TableName]:
             todo += job.topology.inputs(table) if table in job.definitions.datasets else ()
 
 
-def definitions_of(job: Job) -> dict[str, str]:
-    """The fingerprints of all datasets and invariants of a job, by name."""
-    fingerprints = {str(name): job.topology.fingerprint(name) for name in job.graph.order}
-    for invariant in job.graph.invariants:
-        fingerprints[f"{INVARIANT_PREFIX}{invariant.name}"] = invariant.query.fingerprint
-    return fingerprints
-
-
 def build(
     job: Job,
     surveyed: BuildSurvey,
@@ -186,7 +178,7 @@ def build(
         id=uuid4().hex[:8],
         job=job.name,
         base=surveyed.base.number,
-        definitions=definitions_of(job),
+        definitions=job.topology.fingerprints,
         created=created,
     )
     effects, store = job.effects, job.store
@@ -231,8 +223,9 @@ class _Builder:
                 self._sessions.add(view, table.version)
                 built(table, round((time.monotonic() - started) * 1000))
             checked = self._check_invariants()
+        notes = [f"invariant {name} was not checked: {reason}" for name, reason in checked.skipped.items()]
         problems = [redacted(f"invariant {broken.name}: {broken.error}") for broken in checked.broken]
-        return replace(self._build, problems=tuple(problems))
+        return replace(self._build, problems=tuple(problems), notes=tuple(notes))
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[], None]]:

@@ -124,7 +124,7 @@ class TablePlanner:
         changes = Changes(job.base, self._input, lambda table: self._readers(table) > 1, plans.columns)
         sessions = _AnalysisSession(job.graph.analysis_session)
         self._views = ViewRefresher(
-            self._context, sessions, plans, changes, {}, self._readers, BuiltRows(self._context, tuple)
+            self._context, sessions, plans, changes, {}, self._readers, BuiltRows(self._context, tuple, {})
         )
 
     def plan(self) -> list[DatasetPlan]:

@@ -6,7 +6,7 @@ after any other refresh, and a build that is applied late is right too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tautochrone.model.catalog import LakeCatalog
@@ -38,10 +38,17 @@ class BuiltRows:
 
     Args:
         load: the job's builds; asked once, after the takeover.
+        fingerprints: of all tables and invariants of the job: builds of other definitions are left alone.
     """
 
-    def __init__(self, context: RefreshContext, load: Callable[[], Sequence[ProjectBuild]]) -> None:
+    def __init__(
+        self,
+        context: RefreshContext,
+        load: Callable[[], Sequence[ProjectBuild]],
+        fingerprints: Mapping[str, str],
+    ) -> None:
         self._context = context
+        self._fingerprints = fingerprints
         self._load = load
         self._loaded: tuple[ProjectBuild, ...] | None = None
 
@@ -49,22 +56,26 @@ class BuiltRows:
     def decided(self) -> tuple[ProjectBuild, ...]:
         """The builds that the next checkpoint takes over."""
         if self._loaded is None:
-            self._loaded = tuple(build for build in self._load() if build.state is BuildState.DECIDED)
+            self._loaded = tuple(
+                build
+                for build in self._load()
+                if build.state is BuildState.DECIDED and build.definitions == self._fingerprints
+            )
         return self._loaded
 
     def keep(self, builds: Sequence[ProjectBuild]) -> None:
-        """Forget all others: a checkpoint has taken them over, or other definitions computed them."""
+        """Forget all others: a checkpoint has taken them over."""
         self._loaded = tuple(builds)
 
     def apply(self, task: RefreshTask) -> AppliedRows | None:
-        """Give main the built rows of a view; None: nothing was built of this definition, or main has it.
+        """Give main the built rows of a view; None: there are none, or main has them.
 
         Raises:
             ConflictError: somebody else moved the table.
         """
         for build in reversed(self.decided):
             built = build.table(task.name)
-            if built is None or built.definition != task.metadata.definition or task.is_full_requested:
+            if built is None or task.is_full_requested:
                 continue
             if self._context.lake.buildable(task.name).built_version(build.branch) == built.version:
                 return self._apply(task, build, built)
