@@ -83,6 +83,13 @@ class TestBuilds(LakeBench):
         staged = table.stage(fork, spark.createDataFrame([row], schema))
         table.commit_staged(fork, [staged], commit_metadata(2))
 
+    def test_no_rows(self, spark: SparkSession, lake: IcebergLake, filled: LakeTable) -> None:
+        definition, buildable = TableDefinition(name=filled.name, schema=SCHEMA), lake.buildable(filled.name)
+        for _ in range(2):
+            buildable.build(definition, self.frame(spark), commit_metadata(), BRANCH)
+            buildable.apply_build(filled.fork(), definition, BRANCH, commit_metadata(mode="full"))
+            assert self.ids(spark, filled) == []
+
     def test_main_moves_meanwhile(self, spark: SparkSession, lake: IcebergLake, filled: LakeTable) -> None:
         definition, _, row = self.built(spark, lake, filled.name, WIDER)
         fork = filled.fork()

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tautochrone.errors import DefinitionError, LakeError
-from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_main, load, now_ms
+from tautochrone.iceberg.commits.compare_and_set import MAIN, Loaded, check_main, load, staged_at_ms
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode
 from tautochrone.iceberg.commits.staged_files import write_files
 from tautochrone.iceberg.java.calls import references
@@ -100,7 +100,7 @@ class IcebergBuildable(IcebergTable):
             rows.append(int(built.summary().get("total-records") or 0))
             # The branch names the files until this very commit, so that no cleaning takes them.
             files = list(built.addedDataFiles(loaded.table.io()))
-            staged = Staged(table=self._name, files=files, rows=rows[-1], at_ms=now_ms())
+            staged = Staged(table=self._name, files=files, rows=rows[-1], at_ms=staged_at_ms(loaded.table))
             if built.schemaId() == loaded.metadata.currentSchemaId():
                 overwrite = loaded.table.newOverwrite()
                 overwrite.overwriteByRowFilter(self._iceberg.api.expressions.Expressions.alwaysTrue())
