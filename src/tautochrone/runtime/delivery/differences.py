@@ -75,10 +75,12 @@ class TableDifference:
         if self.added is None or self.removed is None:
             return {}
         before, after = (_one_row_a_key(_frame(rows), key) for rows in (self.removed, self.added))
-        types = {field.name: field.dataType for field in after.schema["row"].dataType.fields}
+        row_before: Any = before.schema["row"].dataType
+        row_after: Any = after.schema["row"].dataType
+        types = {field.name: field.dataType for field in row_after.fields}
         names = [
             field.name
-            for field in before.schema["row"].dataType.fields
+            for field in row_before.fields
             if field.name not in key
             and field.name in types
             and _is_comparable(field.dataType, types[field.name])

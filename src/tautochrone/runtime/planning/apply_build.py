@@ -43,10 +43,23 @@ def apply_build(job: Job, build: ProjectBuild) -> RunState:
 
     state = Run(job, Selection(ingest=frozenset()), before_checkpoints=decide).once()
     is_known = any(other.id == build.id for other in job.store.builds.of_job(job.name))
-    if is_known and state is RunState.COMPLETED and is_taken_over(job.lake, build):
+    if is_known and is_taken_over(job.lake, build) and _is_shown(job, build):
         # The process that applied it died after the checkpoint was published.
         job.journal.record(Builds.complete, build.id)
     return state
+
+
+def _is_shown(job: Job, build: ProjectBuild) -> bool:
+    """Whether the newest published checkpoint has the built rows, or what came of them."""
+    latest = job.store.checkpoints.latest_published(job.name)
+    shown = {} if latest is None else job.store.checkpoints.versions_at(latest.number)
+    for built in build.tables:
+        past = job.lake.load(built.table).versions()
+        from_builds = [commit.commit_metadata and commit.commit_metadata.built for commit in past]
+        first = from_builds.index(built.version) if built.version in from_builds else 0
+        if shown.get(built.table) not in {commit.version for commit in past[first:]}:
+            return False
+    return True
 
 
 def require_applicable(job: Job, build: ProjectBuild) -> None:
