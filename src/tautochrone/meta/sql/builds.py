@@ -26,8 +26,13 @@ class SqlBuilds(Repository):
         with self._write() as connection:
             if connection.execute(select(_B.id).where(_B.id == build.id)).first() is None:
                 begun = replace(build, created_at_ms=self._clock())
-                row = {"id": begun.id, "job": begun.job, "state": begun.state.value}
-                row |= {"created_at_ms": begun.created_at_ms, "content": begun.as_json()}
+                row = {
+                    "id": begun.id,
+                    "job": begun.job,
+                    "state": begun.state.value,
+                    "created_at_ms": begun.created_at_ms,
+                    "content": begun.as_json(),
+                }
                 connection.execute(insert(t.builds).values(row))
 
     def finish(self, build: ProjectBuild) -> None:
