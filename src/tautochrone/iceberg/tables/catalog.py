@@ -22,8 +22,8 @@ from tautochrone.iceberg.java.calls import history
 from tautochrone.iceberg.reads.schema import TRIMMED, shape_of
 from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error
 from tautochrone.iceberg.tables import removal
-from tautochrone.iceberg.tables.root_of_target import RootOfTarget, show_root
 from tautochrone.iceberg.tables.builds import IcebergBuildable
+from tautochrone.iceberg.tables.root_of_target import RootOfTarget, show_root
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.catalog import Beginning, FullSnapshotRead
 from tautochrone.model.dataset_change import StoredTable
