@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -55,7 +56,7 @@ from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.jvm.errors import problem_of
+from tautochrone.spark.jvm.errors import missing_lake_file, problem_of
 from tautochrone.spark.session.factory import restrict_to_tables, stop_session
 from tautochrone.spark.session.settings import SparkSettings
 
@@ -502,7 +503,7 @@ def _arrow_rows(frame: DataFrame, query: str) -> pa.Table:
     try:
         # `toArrow` casts them to a schema that is wrong for structs that are NULL, and without the time zone.
         batches = answer._collect_as_arrow(empty_list_if_zero_records=False)  # noqa: SLF001
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         # Some errors appear only while the query runs: a division by zero, a missing file.
         raise query_error(error, query) from error
     return pa.Table.from_batches(batches).rename_columns(frame.columns)
@@ -532,6 +533,14 @@ def _is_text_in_arrow(kind: DataType) -> bool:
 
 def query_error(error: Exception, query: str) -> QueryError:
     """A Spark exception as a `QueryError`, with Spark's class, message and SQLSTATE, and the query's line."""
+    missing = missing_lake_file(error)
+    if missing is not None:
+        return QueryError(
+            "LAKE_FILE_MISSING",
+            f"A table names the file {missing}, which is not there",
+            hint="put the file back from a backup; `taut run --full-refresh` builds the table anew",
+            sqlstate="58030",
+        )
     problem = problem_of(error)
     location = None if problem.line is None else f"line {problem.line} of the query"
     return QueryError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.published_lake import Lake, name
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError, QueryError
+from tautochrone.model.query import Query
 from tautochrone.reader import Reader, qualified, tables_in
 
 pytestmark = pytest.mark.spark
@@ -214,6 +216,19 @@ def test_spark_errors_become_query_errors(lake: Lake, reader: Reader) -> None:
         reader.sql("SELEKT 1")
     with pytest.raises(QueryError, match="TABLE_OR_VIEW_NOT_FOUND"):
         reader.sql("SELECT * FROM nowhere")
+
+
+@pytest.mark.parametrize("removed", ["*.parquet", "*-m0.avro", "snap-*.avro"])
+def test_a_file_that_is_not_there(lake: Lake, reader: Reader, removed: str) -> None:
+    query = Query(sql="SELECT * FROM orders")
+    assert reader.arrow(query).rows.num_rows == 3
+    folder = Path(lake.settings.options["warehouse"].removeprefix("file:")) / "db" / "orders"
+    for file in folder.rglob(removed):
+        file.unlink()
+    another = Reader(lake.store, lake.settings, base=lake.spark, database="db")
+    with another, pytest.raises(QueryError, match="LAKE_FILE_MISSING") as missing:
+        another.arrow(query)
+    assert removed.rpartition("*")[2] in missing.value.message
 
 
 def test_closed_reader_raises_reader_closed(lake: Lake) -> None:

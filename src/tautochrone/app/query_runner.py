@@ -15,6 +15,7 @@ from threading import BoundedSemaphore, Lock
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
@@ -185,7 +186,7 @@ def query_answer(
     texts = [_text(field).substr(1, _MAX_CHARACTERS + 1) for field in numbered.schema.fields]
     try:
         rows = numbered.select(*texts).limit(limit + 1).collect()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         # Some errors appear only while the query runs: a division by zero, a missing file.
         raise query_error(error, sql) from error
     read_point = frame.sparkSession.conf.get(f"spark.sql.catalog.{catalog}.warehouse", "") or ""

@@ -15,12 +15,15 @@ from pyspark.errors import PySparkException, QueryContext, QueryContextType
 
 from tautochrone.errors import Excerpt
 
-__all__ = ["SparkProblem", "problem_of"]
+__all__ = ["SparkProblem", "missing_lake_file", "problem_of"]
 
 _CLASS = re.compile(r"^\s*\[([A-Z0-9_.]+)\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE:\s*([0-9A-Z]{5})")
 _LINE = re.compile(r"\(?line (\d+), pos (\d+)\)?|line (\d+) pos (\d+)")
 _NEAR = re.compile(r"near '(.+?)'[.:]? SQLSTATE", re.DOTALL)
+_LAKE_FILE_MISSING = re.compile(
+    r"org\.apache\.iceberg\.exceptions\.NotFoundException: [^\n]*?((?:[a-z0-9]+:)?/\S+)"
+)
 _LISTED = re.compile(r"^(?P<text>.*)\n(?P<before>-*)\^\^\^$", re.MULTILINE)
 """A syntax error's line in Spark's listing of the query, above `-----^^^`."""
 _SUMMARY = re.compile(
@@ -85,6 +88,15 @@ def problem_of(error: BaseException) -> SparkProblem:
         text = text[: state_match.start()]
     message = _sentence(text) or type(error).__name__
     return SparkProblem(condition or _class_name(error), message, state, line, parameters, excerpt, position)
+
+
+def missing_lake_file(error: BaseException) -> str | None:
+    """The path of a file that a table of the lake names and that is not there; None for other errors.
+
+    Iceberg has an exception for it, which Spark wraps when a task meets it.
+    """
+    match = _LAKE_FILE_MISSING.search(str(error))
+    return match and match[1]
 
 
 def _excerpt(error: BaseException, text: str) -> tuple[Excerpt | None, int | None]:
