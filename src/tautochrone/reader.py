@@ -56,7 +56,7 @@ from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.rest_catalog.read_points import ReadPoints, checkpoint_read_point
 from tautochrone.spark.analysis.session_context import set_active_session
-from tautochrone.spark.jvm.errors import missing_lake_file, problem_of
+from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.factory import restrict_to_tables, stop_session
 from tautochrone.spark.session.settings import SparkSettings
 
@@ -533,14 +533,6 @@ def _is_text_in_arrow(kind: DataType) -> bool:
 
 def query_error(error: Exception, query: str) -> QueryError:
     """A Spark exception as a `QueryError`, with Spark's class, message and SQLSTATE, and the query's line."""
-    missing = missing_lake_file(error)
-    if missing is not None:
-        return QueryError(
-            "LAKE_FILE_MISSING",
-            f"A table names the file {missing}, which is not there",
-            hint="put the file back from a backup; `taut run --full-refresh` builds the table anew",
-            sqlstate="58030",
-        )
     problem = problem_of(error)
     location = None if problem.line is None else f"line {problem.line} of the query"
     return QueryError(
@@ -548,6 +540,7 @@ def query_error(error: Exception, query: str) -> QueryError:
         problem.message,
         sqlstate=problem.sqlstate,
         location=location,
+        hint=problem.hint,
         parameters=problem.parameters,
         excerpt=problem.excerpt_in(query),
     )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -140,7 +141,9 @@ def test_a_difference_and_errors_of_the_run_arrive(
         assert "make room" in refused
         monkeypatch.setattr(tautochrone.app.job_queries, "verify", defect)
         assert main(["verify"]) == 1
-        assert "META_SERVICE_UNREACHABLE" in capsys.readouterr().err
+        refused = capsys.readouterr().err
+        assert "[INTERNAL_ERROR] AssertionError: cut off" in refused
+        assert "a defect of Tautochrone" in refused
         # A verification that broke off does not keep others out.
         monkeypatch.setattr(tautochrone.app.job_queries, "verify", different)
         assert main(["verify"]) == 1
@@ -193,3 +196,37 @@ def test_only_who_has_the_key_may_ask(pipeline: Pipeline) -> None:
             assert next(first.verdicts).equal
             with pytest.raises(QueryError, match="TOO_MANY_QUERIES"):
                 next(second.verdicts)
+
+
+def test_a_client_that_goes_away_stops_the_computation(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Event()
+
+    def endless(session: SparkSession, *_: object) -> Iterator[Verdict]:
+        try:
+            session.sql("SELECT count(*) FROM range(1e6) a JOIN range(1e9) b ON a.id + b.id < 0").collect()
+            yield from ()
+        finally:
+            ended.set()
+
+    with running(pipeline) as project:
+        (process,) = serving_processes(project.spec, project.settings)
+        monkeypatch.setattr(tautochrone.app.job_queries, "verify", endless)
+        with RemoteReader(process.uri, key=process.key) as reader:
+            verification = reader.verify()
+            assert not ended.is_set()
+            verification.stop()
+        assert ended.wait(60)
+
+
+def test_what_is_verified_stays_readable(pipeline: Pipeline) -> None:
+    with running(pipeline) as project:
+        (process,) = serving_processes(project.spec, project.settings)
+        store = project.store()
+        with RemoteReader(process.uri, key=process.key) as reader:
+            verification = reader.verify()
+            next(verification.verdicts)
+            assert [(pin.owner, pin.checkpoint) for pin in store.pins.live()] == [("verify", 1)]
+            assert list(verification.verdicts)
+        assert not store.pins.live()

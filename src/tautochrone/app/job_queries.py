@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from threading import Lock
+from contextlib import closing
+from functools import partial
+from threading import Event, Lock
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from tautochrone.app.query_runner import SparkQueryRunner
+from tautochrone.app.query_runner import SparkQueryRunner, cancel_jobs
 from tautochrone.errors import QueryError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import ReadPointServer
@@ -44,7 +47,7 @@ class JobQueries(SparkQueryRunner):
         graph: Graph,
     ) -> None:
         super().__init__(spec, settings, store, base=base)
-        self._job_base, self._job_store, self._read_points = base, store, read_points
+        self._session, self._read_points = base, read_points
         self._definitions, self._graph = definitions, graph
         self._verifying = Lock()
 
@@ -52,21 +55,43 @@ class JobQueries(SparkQueryRunner):
         """See `Verifier.verify`. One verification at a time: each uses all cores that the job needs."""
         named = find_all(self._definitions, names)
         if checkpoint is not None:
-            self._job_store.checkpoints.get(checkpoint)
-        return Verification(named=named, verdicts=self._verdicts(named, checkpoint))
+            self._store.checkpoints.get(checkpoint)
+        group, stopped = f"verification {uuid4().hex[:8]}", Event()
+        return Verification(
+            named=named,
+            verdicts=self._verdicts(named, checkpoint, group, stopped),
+            stop=partial(self._stop, group, stopped),
+        )
 
-    def _verdicts(self, named: Sequence[TableName], checkpoint: int | None) -> Iterator[Verdict]:
+    def _verdicts(
+        self, named: Sequence[TableName], checkpoint: int | None, group: str, stopped: Event
+    ) -> Iterator[Verdict]:
         if not self._verifying.acquire(blocking=False):
             raise QueryError("TOO_MANY_QUERIES", "Another verification is under way", retryable=True)
         try:
-            yield from verify(
-                self._job_base,
-                self._job_store,
+            verdicts = verify(
+                self._session,
+                self._store,
                 self._read_points,
                 self._definitions,
                 self._graph,
                 named or list(self._graph.order),
                 checkpoint,
             )
+            # Its pins end with it.
+            with closing(verdicts):
+                while not stopped.is_set():
+                    # The group belongs to the thread, and each verdict may be computed by another one.
+                    self._session.sparkContext.setJobGroup(group, "verification", interruptOnCancel=True)
+                    verdict = next(verdicts, None)
+                    if verdict is None:
+                        return
+                    yield verdict
         finally:
             self._verifying.release()
+
+    def _stop(self, group: str, stopped: Event) -> None:
+        if stopped.is_set():
+            return
+        stopped.set()
+        cancel_jobs(self._session, group)

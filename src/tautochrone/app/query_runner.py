@@ -35,7 +35,7 @@ from tautochrone.reader import Reader, query_error
 from tautochrone.spark.session.factory import stop_session
 from tautochrone.spark.session.jvm_liveness import jvm_error
 
-__all__ = ["SparkQueryRunner", "query_answer"]
+__all__ = ["SparkQueryRunner", "cancel_jobs", "query_answer"]
 
 _log = logging.getLogger("tautochrone.serve")
 
@@ -122,8 +122,7 @@ class SparkQueryRunner(Closeable):
             return answer.result(self._time_limit_s)
         except TimeoutError:
             answer.cancel()
-            context: Any = base.sparkContext
-            context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001
+            cancel_jobs(base, group)
             raise QueryError(
                 "QUERY_TIMED_OUT",
                 f"The query took longer than {self._time_limit_s:g} seconds and was stopped",
@@ -169,6 +168,12 @@ class SparkQueryRunner(Closeable):
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def cancel_jobs(session: SparkSession, group: str) -> None:
+    """Cancel the jobs of a group that run, and those that it would start."""
+    context: Any = session.sparkContext
+    context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001
 
 
 def query_answer(

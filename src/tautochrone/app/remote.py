@@ -131,7 +131,7 @@ class RemoteReader(Closeable):
         """Let a running job recompute its views; see `model.verdict.Verifier`.
 
         Raises:
-            MetaError, AccessError: as `sql`; what is no service of a running job answers `HTTP_404`.
+            MetaError: as `sql`; what is no service of a running job answers `HTTP_404`.
             TautochroneError: a name is no dataset, it is no published checkpoint; also from the verdicts.
         """
         request = self._http.build_request(
@@ -150,7 +150,11 @@ class RemoteReader(Closeable):
             raise self._unreachable(error) from error
         parts = self._parts(answer)
         named = next(parts)["named"]
-        return Verification(named=[TableName.parse(name) for name in named], verdicts=map(_verdict_of, parts))
+        return Verification(
+            named=[TableName.parse(name) for name in named],
+            verdicts=map(_verdict_of, parts),
+            stop=answer.close,
+        )
 
     def _parts(self, answer: httpx.Response) -> Iterator[dict[str, Any]]:
         """The lines of an answer up to its end."""
@@ -166,7 +170,12 @@ class RemoteReader(Closeable):
             raise self._unreachable(error) from error
         finally:
             answer.close()
-        raise self._unreachable(None)
+        raise MetaError(
+            "META_SERVICE_UNREACHABLE",
+            f"The run at {self._http.base_url} ended in the middle of its answer",
+            hint="`taut verify --own-spark` needs no run",
+            retryable=True,
+        )
 
     def close(self) -> None:
         self._http.close()
@@ -180,11 +189,10 @@ class RemoteReader(Closeable):
             return answer
         raise self._error_of(answer)
 
-    def _unreachable(self, error: httpx.HTTPError | None) -> MetaError:
-        cause = "it ended in the middle of its answer" if error is None else error or type(error).__name__
+    def _unreachable(self, error: httpx.HTTPError) -> MetaError:
         return MetaError(
             "META_SERVICE_UNREACHABLE",
-            f"The service at {self._http.base_url} does not answer: {cause}",
+            f"The service at {self._http.base_url} does not answer: {error or type(error).__name__}",
             hint="`taut serve` starts it",
             retryable=True,
         )

@@ -172,7 +172,8 @@ def _execute(
         begins(job)
         stopping = _stop_on_signals(execution, emit)
         number_before = _newest_checkpoint(job)
-        if definitions is not None:
+        if arguments.continuous:
+            assert definitions is not None
             project.announce(definitions)
             with AlarmLoop(job.store, project.settings.alarm_targets):
                 state = execution.continuously(project.settings.interval_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,10 +34,12 @@ class Verification:
     Attributes:
         named: the datasets that were asked for by name; empty: all views are verified.
         verdicts: may raise what `Verifier.verify` raises.
+        stop: ends a verdict that is being computed, from another thread; the next one is not begun.
     """
 
     named: Sequence[TableName]
     verdicts: Iterator[Verdict]
+    stop: Callable[[], None] = lambda: None
 
 
 @runtime_checkable

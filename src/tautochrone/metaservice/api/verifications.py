@@ -11,8 +11,10 @@ A line with `error_class` ends the answer instead; an answer without either was 
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -24,11 +26,16 @@ from tautochrone.errors import TautochroneError
 from tautochrone.metaservice.api.queries import check_key
 from tautochrone.metaservice.api.reads import Number
 from tautochrone.metaservice.http.problems import problem_of
-from tautochrone.model.verdict import Verification, Verifier
+from tautochrone.model.verdict import Verdict, Verification, Verifier
+from tautochrone.traces import defect_error, trace_of
 
 __all__ = ["JSON_LINES", "add_verifications"]
 
+_log = logging.getLogger(__name__)
+
 JSON_LINES = "application/x-ndjson"
+_LOOK_S = 1.0
+"""How often to look whether the client still waits."""
 _MAX_NAMES = 1_000
 
 
@@ -54,18 +61,35 @@ def add_verifications(router: APIRouter, verifier: Verifier, key: str) -> None:
         """Recompute views with plain Spark and compare."""
         check_key(http, key)
         verification = verifier.verify(request.names, request.checkpoint)
-        return StreamingResponse(_lines_of(verification), media_type=JSON_LINES)
+        return StreamingResponse(_lines_of(verification, http), media_type=JSON_LINES)
 
 
-def _lines_of(verification: Verification) -> Iterator[str]:
+async def _lines_of(verification: Verification, http: Request) -> AsyncIterator[str]:
     yield _line({"named": list(map(str, verification.named))})
     try:
-        for verdict in verification.verdicts:
+        while (verdict := await _next_verdict(verification, http)) is not None:
             yield _line({**asdict(verdict), "dataset": str(verdict.dataset)})
     except TautochroneError as error:
         yield bytes(problem_of(error).body).decode() + "\n"
-        return
-    yield _line({"complete": True})
+    except Exception as error:
+        # The answer has begun, so the handler of unexpected errors cannot tell.
+        trace = trace_of(error, "verification")
+        _log.error("a verification failed; %s", trace, exc_info=error)
+        yield bytes(problem_of(defect_error(error, trace)).body).decode() + "\n"
+    else:
+        yield _line({"complete": True})
+    finally:
+        verification.stop()
+
+
+async def _next_verdict(verification: Verification, http: Request) -> Verdict | None:
+    """None after the last one, and when nobody waits for it any more."""
+    verdict = asyncio.ensure_future(asyncio.to_thread(next, verification.verdicts, None))
+    while not verdict.done():
+        await asyncio.wait({verdict}, timeout=_LOOK_S)
+        if not verdict.done() and await http.is_disconnected():
+            verification.stop()
+    return verdict.result()
 
 
 def _line(content: dict[str, Any]) -> str:

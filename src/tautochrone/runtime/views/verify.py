@@ -5,14 +5,17 @@ A table of AUTO CDC flows is recomputed by one merge of all events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import CheckpointUnavailableError, DefinitionError
+from tautochrone.errors import CheckpointUnavailableError, DefinitionError, QueryError
 from tautochrone.ingest.staging import align
 from tautochrone.meta import Store
+from tautochrone.meta.pinned import pinned
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
 from tautochrone.model.definitions import DatasetKind
@@ -77,25 +80,36 @@ def verify(
     graph: Graph,
     views: Sequence[TableName],
     number: int | None,
-) -> Iterator[Verdict]:
+) -> Generator[Verdict, None, None]:
     """Check `views` at checkpoint `number`, or each at the newest one where it is complete.
 
     Raises:
         CheckpointUnavailableError: `number` is not a published checkpoint.
+        DefinitionError: a query cannot be analyzed.
+        QueryError: a query fails, with Spark's class; `LAKE_FILE_MISSING`.
     """
     if number is not None:
         store.checkpoints.get(number)
     newest = {status.dataset: status.checkpoint for status in store.datasets.statuses()}
     sessions = Sessions(base, read_points, definitions)
-    for view in views:
-        is_merged = auto_cdc_of(graph.flows_of(view)) is not None
-        if definitions.datasets[view].kind is not DatasetKind.MATERIALIZED_VIEW and not is_merged:
-            continue
-        checkpoint = newest.get(view) if number is None else CheckpointNumber(number)
-        if checkpoint is None:
-            yield _unknown(view, None, "it was never built")
-            continue
-        yield _verdict(sessions, store, definitions, graph, view, checkpoint)
+    computed = [
+        view
+        for view in views
+        if definitions.datasets[view].kind is DatasetKind.MATERIALIZED_VIEW
+        or auto_cdc_of(graph.flows_of(view)) is not None
+    ]
+    checkpoints = {
+        view: newest.get(view) if number is None else CheckpointNumber(number) for view in computed
+    }
+    with ExitStack() as pins:
+        # A run that goes on expires versions meanwhile.
+        for read in sorted({each for each in checkpoints.values() if each is not None}):
+            pins.enter_context(pinned(store, read, "verify"))
+        for view, checkpoint in checkpoints.items():
+            if checkpoint is None:
+                yield _unknown(view, None, "it was never built")
+            else:
+                yield _verdict(sessions, store, definitions, graph, view, checkpoint)
 
 
 def _verdict(
@@ -126,11 +140,17 @@ def _verdict(
             raise
         # Spark lists the folder before its table takes its place. A shadow table may be a new one.
         return _unknown(view, checkpoint, f"its query cannot be analyzed now: {error.message}")
-    except PySparkException as error:
-        if not shadow_tables:
-            raise
-        # Their data files are others', who may have removed them since.
+    except (PySparkException, Py4JJavaError) as error:
         problem = problem_of(error)
+        if not shadow_tables:
+            raise QueryError(
+                problem.error_class,
+                f"{view} at checkpoint {checkpoint} cannot be recomputed: {problem.message}",
+                sqlstate=problem.sqlstate,
+                hint=problem.hint,
+                location=str(flow.flow.location),
+            ) from error
+        # Their data files are others', who may have removed them since.
         what = f"{describe_input(shadow_tables[0])} at that checkpoint cannot be read now"
         return _unknown(view, checkpoint, f"{what}: {problem.message}")
     equal: bool | None = missing == unexpected == 0

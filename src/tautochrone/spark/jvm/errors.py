@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException, QueryContext, QueryContextType
 
 from tautochrone.errors import Excerpt
 
-__all__ = ["SparkProblem", "missing_lake_file", "problem_of"]
+__all__ = ["SparkProblem", "problem_of"]
 
 _CLASS = re.compile(r"^\s*\[([A-Z0-9_.]+)\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE:\s*([0-9A-Z]{5})")
@@ -38,7 +38,7 @@ class SparkProblem:
     """The parts of a Spark exception.
 
     `line` counts from 1 and `position` from 0 within the text that Spark was given. `excerpt` is that line
-    as Spark prints it, possibly shortened.
+    as Spark prints it, possibly shortened. Spark has no `hint`.
     """
 
     error_class: str
@@ -48,6 +48,7 @@ class SparkProblem:
     parameters: Mapping[str, str] = field(default_factory=dict)
     excerpt: Excerpt | None = None
     position: int | None = None
+    hint: str | None = None
 
     def excerpt_in(self, text: str, first_line: int = 1) -> Excerpt | None:
         """The excerpt in the whole text that Spark was given; None when the error is about another text.
@@ -68,6 +69,15 @@ class SparkProblem:
 
 def problem_of(error: BaseException) -> SparkProblem:
     """Split a Spark exception (or any other) into its parts."""
+    # Iceberg has an exception for it, which Spark wraps when a task meets it.
+    missing = _LAKE_FILE_MISSING.search(str(error))
+    if missing is not None:
+        return SparkProblem(
+            error_class="LAKE_FILE_MISSING",
+            message=f"A table names the file {missing[1]}, which is not there",
+            sqlstate="58030",
+            hint="put it back from a backup; `taut run --full-refresh NAME` builds a table anew",
+        )
     if isinstance(error, Py4JJavaError):
         return _java_problem(error)
     text = str(error)
@@ -88,15 +98,6 @@ def problem_of(error: BaseException) -> SparkProblem:
         text = text[: state_match.start()]
     message = _sentence(text) or type(error).__name__
     return SparkProblem(condition or _class_name(error), message, state, line, parameters, excerpt, position)
-
-
-def missing_lake_file(error: BaseException) -> str | None:
-    """The path of a file that a table of the lake names and that is not there; None for other errors.
-
-    Iceberg has an exception for it, which Spark wraps when a task meets it.
-    """
-    match = _LAKE_FILE_MISSING.search(str(error))
-    return match and match[1]
 
 
 def _excerpt(error: BaseException, text: str) -> tuple[Excerpt | None, int | None]:
