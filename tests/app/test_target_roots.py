@@ -78,6 +78,12 @@ class Targets:
         lines = [json.dumps({"id": 100 * number + i, "amount": amount}) for i, amount in enumerate(amounts)]
         (self.landing / f"{number}.json").write_text("\n".join(lines))
 
+    def configure(self, settings: str) -> None:
+        """Both with other settings, from the next run on."""
+        self.dev.write("tautochrone.toml", settings)
+        self.prod.reload()
+        self.dev.reload()
+
     def maintain_prod(self) -> None:
         """Expire and compact what nobody needs, as if ten hours had passed but for the leases of pins."""
         with self.prod.opened() as (job, _):
@@ -144,21 +150,28 @@ def test_roots_are_read_at_a_checkpoint_and_nothing_is_written_there(targets: Ta
 
 
 def test_a_chosen_checkpoint_stays_until_another_one_is_chosen(targets: Targets) -> None:
+    newest = _TARGETS.replace('keep = "0s"', 'keep = "1h"')
+    first = newest.replace('roots_from = "prod"', 'roots_from = "prod"\n    roots_checkpoint = 1')
+    targets.configure(first)
     targets.land(1)
     targets.prod.run()
     targets.land(2)
     targets.prod.run()
-    settings = _TARGETS.replace('roots_from = "prod"', 'roots_from = "prod"\n    roots_checkpoint = 1')
-    targets.dev.write("tautochrone.toml", settings)
-    targets.dev.reload()
     assert roots_of(targets.dev.run())[0] == 1
     assert targets.dev.query("SELECT * FROM totals") == [(1, 1)]
-    targets.dev.write("tautochrone.toml", _TARGETS)
-    targets.dev.reload()
+    targets.configure(newest)
     targets.dev.run()
     assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
-    targets.dev.write("tautochrone.toml", settings.replace("= 1", "= 99"))
-    targets.dev.reload()
+    # An earlier one is chosen: a stream cannot go back.
+    targets.configure(first)
+    happened = targets.dev.run()
+    assert "STREAM_INPUT_CHANGED" in happened.failure("large")
+    assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
+    assert targets.dev.query("SELECT count(*) FROM orders") == [(2,)]
+    targets.dev.run(full=["large"])
+    assert targets.dev.query("SELECT * FROM totals") == [(1, 1)]
+    assert targets.dev.query("SELECT count(*) FROM large") == [(0,)]
+    targets.configure(first.replace("roots_checkpoint = 1", "roots_checkpoint = 99"))
     with pytest.raises(CheckpointUnavailableError):
         targets.dev.run()
 
@@ -187,7 +200,10 @@ def test_pinned_versions_survive_the_maintenance_of_the_other_target(targets: Ta
     assert targets.dev.query("SELECT sum(amount) FROM orders") == [(3,)]
     happened = targets.dev.run()
     assert targets.dev.query("SELECT * FROM totals") == [(4, 10)]
-    assert happened.refresh("totals")["mode"] != "full"
+    assert targets.dev.query("SELECT amount FROM large") == [(2,), (3,), (4,)]
+    # What changed between the two checkpoints is still known there.
+    assert happened.refresh("totals")["reason_code"] == "FEW_INPUT_ROWS"
+    assert happened.refresh("large")["mode"] == "append"
 
 
 def test_a_root_whose_versions_were_removed_is_taken_anew(targets: Targets) -> None:
@@ -202,8 +218,13 @@ def test_a_root_whose_versions_were_removed_is_taken_anew(targets: Targets) -> N
         targets.prod.run()
     targets.maintain_prod()
     happened = targets.dev.run()
+    assert happened.refresh("totals")["reason_code"] == "VERSION_EXPIRED"
+    assert "--full-refresh default.large" in happened.of("refresh_failed")[-1]["hint"]
+    # Both are shown at one checkpoint, so the view waits for the streaming table.
+    assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
+    targets.dev.run(full=["large"])
     assert targets.dev.query("SELECT * FROM totals") == [(5, 15)]
-    assert targets.dev.query("SELECT count(*) FROM large") == [(4,)], happened
+    assert targets.dev.query("SELECT count(*) FROM large") == [(4,)]
 
 
 def test_it_must_have_run(targets: Targets) -> None:

@@ -284,6 +284,21 @@ def test_pins_hold_what_expiry_wants(store: Store, clock: Clock) -> None:
     assert store.reads.resolve().checkpoint == n3
 
 
+def test_followed_pins_name_where_changes_start_until_their_leases_end(store: Store, clock: Clock) -> None:
+    fence = store.jobs.take_over("job")
+    n1 = run(store, fence, 1, "r1", view="a1", top="t1")
+    store.reads.resolve(tables=[VIEW], checkpoint=n1, lease_ms=100)
+    assert store.pins.followed_versions() == {}
+    store.reads.resolve(tables=[ROOT], checkpoint=n1, lease_ms=100, followed=True)
+    n2 = run(store, fence, 2, "r2", view="a2", top="t2")
+    released = store.reads.resolve(tables=[ROOT], checkpoint=n2, lease_ms=200, followed=True)
+    assert store.pins.followed_versions() == {ROOT: {"r1", "r2"}}
+    clock.now += 150
+    assert store.pins.followed_versions() == {ROOT: {"r2"}}
+    store.pins.release(released.pin)
+    assert store.pins.followed_versions() == {}
+
+
 def test_topology_refresh_retires_and_brings_back(store: Store) -> None:
     fence = store.jobs.take_over("job")
     n1 = run(store, fence, 1, "r1", view="a1", top="t1")

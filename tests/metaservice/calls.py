@@ -53,7 +53,7 @@ READS = {
     "history.recent_refreshes", "history.refreshes", "history.refreshes_after", "history.refreshes_at",
     "history.timeline", "incarnation", "invariants.registered", "invariants.last_check", "jobs.registered",
     "jobs.newest_fence", "jobs.owner_process", "jobs.require_free", "jobs.states", "now_ms", "pins.live",
-    "pins.pinned_checkpoints", "pins.retained_versions", "reads.knows", "reads.missing_reason",
+    "pins.followed_versions", "pins.pinned_checkpoints", "pins.retained_versions", "reads.knows", "reads.missing_reason",
     "reads.newest_versions", "reads.publication_blockers", "reads.published_versions", "recovery.compare",
     "recovery.is_empty", "revisions.decided_after", "revisions.find", "revisions.get",
     "revisions.last_complete", "revisions.newest_decision", "revisions.pending",

@@ -103,7 +103,7 @@ class TargetRoots(Closeable):
         self._also: frozenset[TableName] = frozenset()
         self._known: frozenset[TableName] = frozenset()
         self._versions: Mapping[TableName, Version] = {}
-        self._metadata: dict[TableName, tuple[str, Mapping[str, Any]]] = {}
+        self._root_tables: dict[TableName, RootOfTarget] = {}
         self._catalog = settings.catalog.name
         self._other: Settings = settings
         self._pin = ""
@@ -136,7 +136,7 @@ class TargetRoots(Closeable):
             return False
         self._also |= more
         self.checkpoint = None
-        self._metadata.clear()
+        self._root_tables.clear()
         if self._pin:
             self._store.pins.release(self._pin)
         self.close()
@@ -156,7 +156,7 @@ class TargetRoots(Closeable):
         """Of a table at the checkpoint; None: it is none of the other target's, or the own lake shows it."""
         if name not in self._versions:
             return None
-        metadata = self._at_checkpoint(name)[1]
+        metadata = self._root(name).metadata
         schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
         return lake.schema_of(schemas[metadata["current-schema-id"]])
 
@@ -185,9 +185,7 @@ class TargetRoots(Closeable):
                 "lake.options",
             )
         for name in shown:
-            location, metadata = self._at_checkpoint(name)
-            origin = f"{self.source} {self._versions[name]} {location}"
-            lake.show_root(name, RootOfTarget(origin, metadata))
+            lake.show_root(name, self._root(name))
         assert self.checkpoint is not None
         self._write_down()
         emit(
@@ -236,6 +234,7 @@ class TargetRoots(Closeable):
             lease_ms=self._target.roots_pinned_ms if self._pins else 0,
             owner=f"target {self._target.name} of {other_spec.name}",
             only_named=True,
+            followed=True,
         )
         self._versions = {
             self._named_here(name): version
@@ -266,21 +265,29 @@ class TargetRoots(Closeable):
     def _named_there(self, name: TableName) -> TableName:
         return replace(name, catalog=self._other.catalog.name) if name.catalog == self._catalog else name
 
-    def _at_checkpoint(self, name: TableName) -> tuple[str, Mapping[str, Any]]:
-        """Where the table's newest metadata is, and the metadata at the checkpoint."""
-        if name not in self._metadata:
-            there = self._named_there(name)
-            location, metadata = metadata_source(self._other.catalog).load(there)
+    def _root(self, name: TableName) -> RootOfTarget:
+        """The table at the checkpoint."""
+        if name not in self._root_tables:
+            there, version = self._named_there(name), self._versions[name]
+            location, newest = metadata_source(self._other.catalog).load(there)
             try:
-                self._metadata[name] = location, at_version(metadata, self._versions[name])
+                metadata = at_version(newest, version)
             except SnapshotGoneError:
                 raise CheckpointUnavailableError(
                     "CHECKPOINT_EXPIRED",
-                    f"Target {self.source} has removed version {self._versions[name]} of {there} since "
+                    f"Target {self.source} has removed version {version} of {there} since "
                     f"checkpoint {self.checkpoint}",
                     hint="the next run takes a newer checkpoint, if roots_checkpoint names none",
                 ) from None
-        return self._metadata[name]
+            # Files of a partition spec that the earlier schema cannot have are not readable by it.
+            is_whole = metadata.get("partition-specs") == newest.get("partition-specs")
+            snapshots = newest.get("snapshots") or () if is_whole else ()
+            self._root_tables[name] = RootOfTarget(
+                origin=f"{self.source} {version} {location}",
+                metadata=metadata,
+                readable=frozenset(snapshot["snapshot-id"] for snapshot in snapshots),
+            )
+        return self._root_tables[name]
 
     # -- the pin ---------------------------------------------------------------------------------------
 

@@ -38,6 +38,17 @@ def test_migrations_match_the_table_definitions(database: Backing) -> None:
     assert ScriptDirectory(str(migrations)).get_current_head() == HEAD
 
 
+_BEFORE_THE_LAST = (
+    "DROP TABLE alarms",
+    "DROP TABLE builds",
+    "ALTER TABLE jobs DROP COLUMN report",
+    "ALTER TABLE jobs DROP COLUMN ended",
+    "ALTER TABLE datasets DROP COLUMN pending_change",
+    "UPDATE alembic_version SET version_num = 'r0001'",
+)
+"""Make a store one of the first release, but for what the last migration adds."""
+
+
 def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
     """Its rows stay, and it has the tables that a new store has."""
     from alembic.autogenerate import compare_metadata
@@ -46,14 +57,7 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
     with database.open() as store:
         store.jobs.start_run("shop", "shop", [])
         incarnation = store.incarnation
-    for statement in (
-        "DROP TABLE alarms",
-        "DROP TABLE builds",
-        "ALTER TABLE jobs DROP COLUMN report",
-        "ALTER TABLE jobs DROP COLUMN ended",
-        "ALTER TABLE datasets DROP COLUMN pending_change",
-        "UPDATE alembic_version SET version_num = 'r0001'",
-    ):
+    for statement in (*_BEFORE_THE_LAST, "ALTER TABLE pins DROP COLUMN followed"):
         database.execute(statement)
     with database.open() as store:
         assert store.incarnation == incarnation
@@ -66,12 +70,11 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
 def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(database: Backing) -> None:
     """The last one fails, since its column exists; those before it are taken back too."""
     database.open().close()
-    back = ("DROP TABLE alarms", "ALTER TABLE jobs DROP COLUMN report", "ALTER TABLE jobs DROP COLUMN ended")
-    for statement in (*back, "UPDATE alembic_version SET version_num = 'r0001'"):
+    for statement in _BEFORE_THE_LAST:
         database.execute(statement)
     with pytest.raises(MetaError, match="META_STORE_FAILED"):
         database.open()
-    database.execute("ALTER TABLE datasets DROP COLUMN pending_change")
+    database.execute("ALTER TABLE pins DROP COLUMN followed")
     with database.open() as store:
         assert store.alarms.current() == ()
 

@@ -44,10 +44,13 @@ class RootOfTarget:
     Attributes:
         origin: which version of which table it is, as a text that no other one has.
         metadata: Iceberg's JSON, with that version as the current one.
+        readable: numbers of all snapshots that the other target still has and that can be read by this
+            metadata. Those that the table here has shown stay in it: checkpoints here are over them.
     """
 
     origin: str
     metadata: Mapping[str, Any] = field(repr=False)
+    readable: frozenset[int] = field(default=frozenset(), repr=False)
 
 
 def show_root(
@@ -69,7 +72,8 @@ def show_root(
 
     def build(loaded: Loaded) -> Any:
         base = loaded.metadata
-        content = metadata_of_root(root, str(base.uuid()), loaded.location, now_ms())
+        before = json.loads(str(iceberg.api.TableMetadataParser.toJson(base)))
+        content = metadata_of_root(root, before, now_ms())
         text = json.dumps(content)
         shown = iceberg.api.TableMetadataParser.fromJson(base.metadataFileLocation(), text)
         # Only a builder notes the metadata file of before, which the next commit deletes.
@@ -105,11 +109,11 @@ def _create(iceberg: Iceberg, name: TableName, root: RootOfTarget) -> None:
             raise translate(error, name) from error
 
 
-def metadata_of_root(root: RootOfTarget, uuid: str, location: str, at_ms: int) -> dict[str, Any]:
+def metadata_of_root(root: RootOfTarget, before: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
     """The metadata of the table here. Nothing in it leads who writes or deletes files to the other target.
 
     Args:
-        uuid, location: of the table here.
+        before: the metadata that the table here has now.
         at_ms: now, in epoch milliseconds.
     """
     properties = {
@@ -119,10 +123,14 @@ def metadata_of_root(root: RootOfTarget, uuid: str, location: str, at_ms: int) -
     }
     main = (root.metadata.get("refs") or {}).get("main")
     log = root.metadata.get("snapshot-log") or ()
+    snapshots = root.metadata.get("snapshots") or ()
+    earlier = root.readable - {snapshot["snapshot-id"] for snapshot in snapshots}
+    shown = [snapshot for snapshot in before.get("snapshots") or () if snapshot["snapshot-id"] in earlier]
     return {
         **root.metadata,
-        "table-uuid": uuid,
-        "location": location,
+        "table-uuid": before["table-uuid"],
+        "location": before["location"],
+        "snapshots": [*shown, *snapshots],
         "properties": {**properties, **_OWN, ROOT_KEY: root.origin},
         # Iceberg deletes the files that this log loses.
         "metadata-log": [],

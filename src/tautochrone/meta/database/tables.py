@@ -268,6 +268,7 @@ pins = Table(
     Column("expires_at_ms", BigInteger, nullable=False),
     Column("versions", JSON, nullable=False),
     Column("holder", String(64)),
+    Column("followed", Boolean, nullable=False, server_default=text("false")),
 )
 
 registrations = Table(

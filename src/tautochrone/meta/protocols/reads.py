@@ -69,6 +69,11 @@ class Pins(Protocol):
             without: answer as if these checkpoints were expired.
         """
 
+    @reads
+    def followed_versions(self) -> dict[TableName, frozenset[Version]]:
+        """By table the versions of live pins from which the changes up to the newest one must stay readable:
+        see `followed` of `Reads.resolve`."""
+
 
 DEFAULT_LEASE_MS = 600_000
 """How long, in milliseconds, a read is pinned when the caller does not say."""
@@ -90,6 +95,7 @@ class Reads(Protocol):
         only_named: bool = False,
         after_ms: int | None = None,
         principal: str | None = None,
+        followed: bool = False,
     ) -> Resolution:
         """Choose the versions for one read and pin them for `lease_ms`; 0 pins nothing and writes nothing.
 
@@ -104,6 +110,7 @@ class Reads(Protocol):
                 milliseconds of the store's clock (a write token).
             owner: who reads, in the reader's own words, for people.
             principal: who reads, as a service knows it: others must not renew or release the pin.
+            followed: whoever reads will follow what changed since, so all later versions stay as well.
 
         A strong read takes the newest checkpoint that is complete for every dataset *related* to one asked
         for (they share a root, directly or through others), so that separate queries agree: a dataset

@@ -125,6 +125,19 @@ class SqlPins(Repository):
             if not is_clock(parse(name))
         }
 
+    def followed_versions(self) -> dict[TableName, frozenset[Version]]:
+        query = select(_PINS.versions).where(_PINS.expires_at_ms > self._clock(), _PINS.followed)
+        followed: dict[str, set[str]] = {}
+        with self._read() as connection:
+            for versions in connection.execute(query).scalars():
+                for name, version in versions.items():
+                    followed.setdefault(name, set()).add(version)
+        return {
+            parse(name): frozenset(map(Version, versions))
+            for name, versions in followed.items()
+            if not is_clock(parse(name))
+        }
+
 
 def add_pin(
     connection: Connection,
@@ -135,6 +148,7 @@ def add_pin(
     *,
     principal: str | None,
     now_ms: int,
+    followed: bool,
 ) -> str:
     """Write a pin in the caller's transaction and return its id.
 
@@ -158,6 +172,7 @@ def add_pin(
             expires_at_ms=expires_at_ms,
             versions=dict(versions),
             holder=principal,
+            followed=followed,
         )
     )
     return pin
@@ -195,6 +210,7 @@ class SqlReads(Repository):
         only_named: bool = False,
         after_ms: int | None = None,
         principal: str | None = None,
+        followed: bool = False,
     ) -> Resolution:
         if after_ms is not None and checkpoint is None and consistency is Consistency.WEAK:
             raise QueryError(
@@ -231,7 +247,14 @@ class SqlReads(Repository):
             pin = ""
             if lease_ms > 0:
                 pin = add_pin(
-                    connection, chosen, versions, owner, expires_at_ms, principal=principal, now_ms=now
+                    connection,
+                    chosen,
+                    versions,
+                    owner,
+                    expires_at_ms,
+                    principal=principal,
+                    now_ms=now,
+                    followed=followed,
                 )
             return Resolution(
                 checkpoint=None if chosen is None else CheckpointNumber(chosen),

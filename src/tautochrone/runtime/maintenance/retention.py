@@ -108,6 +108,8 @@ def needs_of(
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
     follow_sinks(needs, store.deliveries.sinks(), store.now_ms())
+    for name, versions in store.pins.followed_versions().items():
+        needs.followed[name] |= versions
     for name, version in store.roots.reported(job).items():
         _follow(needs, name, version)
     for name in inputs:
