@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 from pyspark.sql.types import StructType
 

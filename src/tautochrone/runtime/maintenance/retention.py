@@ -108,8 +108,7 @@ def needs_of(
         for name, version in ({} if checkpoint is None else checkpoint.roots).items():
             _follow(needs, name, version)
     follow_sinks(needs, store.deliveries.sinks(), store.now_ms())
-    for name, versions in store.pins.followed_versions().items():
-        needs.followed[name] |= versions
+    _follow_pins(needs, store)
     for name, version in store.roots.reported(job).items():
         _follow(needs, name, version)
     for name in inputs:
@@ -119,6 +118,12 @@ def needs_of(
         if commit_metadata is not None:
             _add_commit_metadata(needs, commit_metadata, inputs[name])
     return needs
+
+
+def _follow_pins(needs: Needs, store: Store) -> None:
+    """The next run of another target asks how its roots changed since the version that it pinned."""
+    for name, versions in store.pins.followed_versions().items():
+        needs.followed[name] |= versions
 
 
 def follow_sinks(needs: Needs, sinks: Iterable[SinkStatus], now_ms: int) -> None:
