@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import CheckpointUnavailableError, DefinitionError, QueryError
 from tautochrone.ingest.staging import align
 from tautochrone.meta import Store
-from tautochrone.meta.pinned import pinned
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
 from tautochrone.model.definitions import DatasetKind
@@ -32,6 +31,7 @@ from tautochrone.model.reason import ReasonCode
 from tautochrone.model.verdict import Verdict
 from tautochrone.project.definitions import Definitions
 from tautochrone.project.graph import Graph, ResolvedFlow
+from tautochrone.runtime.job.pinned import pinned
 from tautochrone.runtime.merges.event_merges import auto_cdc_of, input_of, rows_of_all_events
 from tautochrone.runtime.merges.snapshot_events import current_rows
 from tautochrone.runtime.refresh.sessions import session_at

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 
 from tautochrone.errors import TautochroneError
-from tautochrone.meta.protocols.reads import DEFAULT_LEASE_MS
-from tautochrone.meta.protocols.store import Store
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber
 
