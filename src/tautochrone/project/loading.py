@@ -4,6 +4,7 @@ No file declares quarantine tables: they follow from the settings of flows.
 """
 
 from __future__ import annotations
+import __future__
 
 import importlib.util
 import linecache
@@ -248,6 +249,7 @@ def _run_notebook(
     module = ModuleType("__main__")
     vars(module).update({"__file__": str(file), "spark": session, "dbutils": Dbutils(session)})
     registry.module = vars(module)
+    flags = 0
     for cell in notebook.cells:
         name = f"{file}#{cell.number}"
         # Tracebacks and `inspect` find the lines of a cell here: no file has its name.
@@ -256,7 +258,10 @@ def _run_notebook(
             with user_code(
                 project.root, project.imports, scope.rewrite, project.data_sources, in_query=False
             ):
-                exec(compile(cell.code, name, "exec"), vars(module))
+                code = compile(cell.code, name, "exec", flags, dont_inherit=True)
+                # As in IPython, a cell's import from `__future__` is valid in later ones, too.
+                flags |= code.co_flags & __future__.annotations.compiler_flag
+                exec(code, vars(module))
         except Exception as error:
             location = SourceLocation(f"{shown}#{cell.number}")
             raise explain(error, project.position_of, location) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -42,13 +43,79 @@ def test_cells_of_the_notebooks_language_are_code() -> None:
     ]
 
 
-def test_magic_lines_leave_the_lines_of_code_where_they_are() -> None:
-    text = notebook("%pip install x\n!ls\nif True:\n    %load_ext y\nz = (7\n% 4)\nok = (1\n!= 2)")
-    ((_, code),) = codes(text)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert (names["z"], names["ok"], code.count("\n")) == (3, True, 7)
-    assert [magic.line for magic in parse_notebook(text, "a").magic] == [1, 2, 4]
+_MAGIC = [
+    "%pip install x", "% pip install x", "!ls -l", "!!ls", "%load_ext a.b  # why", "?len", "len?",
+    "os.path??", "!echo \"it's (", "%pip install a \\\n  b \\\n c",
+]  # fmt: skip
+_STATEMENTS = [
+    "NAME = (7\n% 4)", "NAME = 7 \\\n% 4", "NAME = [1,\n  100\n%3]", "NAME = (1\n!= 2)",
+    "NAME = '%d' \\\n  % 3", "NAME = '''\n%100 AS cents\n!ls\nlen?\n'''", "NAME = f'''{1}\n%100\n    %b)'''",
+    "NAME = 'a\\\n%b'", "NAME = 1  # what?", "NAME = f'{2!r}{3 % 2}'\n# %pip in a comment", "",
+    "@str\ndef NAME():\n    return '''\n  %b'''",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_magic_commands_only_where_a_statement_begins(seed: int) -> None:
+    choose = random.Random(seed)
+    lines, plain, commands = [], [], []
+    for number in range(choose.randint(2, 8)):
+        if choose.random() < 0.5:
+            command = choose.choice(_MAGIC)
+            # A block that consists of the command, or a command of its own.
+            block = choose.choice(["", "if True:\n    "])
+            commands.append((sum(text.count("\n") + 1 for text in lines) + (2 if block else 1), command))
+            lines.append(block + command)
+        else:
+            statement = choose.choice(_STATEMENTS).replace("NAME", f"v{number}")
+            lines.append(statement)
+            plain.append(statement)
+    text = notebook("\n".join(lines))
+    (code,) = [code for _, code in codes(text)] or [""]
+    values: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    exec(code, values)
+    exec("\n".join(plain), expected)
+    names = [name for name in expected if name.startswith("v")]
+    # A decorated function shows its address.
+    assert [str(values[name])[:11] for name in names] == [str(expected[name])[:11] for name in names]
+    assert [(m.line, m.text) for m in parse_notebook(text, "a").magic] == [
+        (line, command.split("\n")[0]) for line, command in commands
+    ]
+
+
+def test_indentation_of_a_whole_cell_and_timed_statements() -> None:
+    values: dict[str, Any] = {}
+    exec(codes(notebook("  %time a = 1\n  if a:\n    %time b = 2"))[0][1], values)
+    assert (values["a"], values["b"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("cell", "language", "code"),
+    [
+        ("%%bash\nls", "python", None),
+        ("%%writefile a.py\nx = 1", "python", None),
+        ("%%!\nls", "python", None),
+        ("%%capture out\nx = 1", "python", "\nx = 1"),
+        ("%run ./a\nx = 1", "python", "\nx = 1"),
+        ("%%sql\nSELECT 1", "sql", "\nSELECT 1"),
+        ("%pip install x", "sql", None),
+        ("%run ./a", "sql", None),
+    ],
+)
+def test_magic_commands_of_whole_cells(cell: str, language: str, code: str | None) -> None:
+    text = notebook(cell, language=language)
+    assert [code for _, code in codes(text)] == ([] if code is None else [code])
+    is_ignored = code is None or cell.startswith("%run")
+    assert [m.text for m in parse_notebook(text, "a").magic] == cell.split("\n")[:1] * is_ignored
+
+
+@pytest.mark.parametrize("line", ["x = !ls", "x, y = %time 5", "x =!ls 'a"])
+def test_the_result_of_a_magic_command_is_refused(line: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        parse_notebook(notebook("a = 1", f"!ls '\nif a:\n    {line}"), "defs/a.ipynb")
+    assert (refused.value.error_class, refused.value.location) == ("PYTHON_SYNTAX_ERROR", "defs/a.ipynb#2:3")
+    assert line in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -87,6 +154,10 @@ def test_notebooks_in_python_and_sql(project: DialectProject) -> None:
             "%pip install nothing\nfrom pyspark import pipelines as dp\n"
             "from pyspark.sql.functions import udf\nfactor = 2",
             "@udf('int')\ndef scaled(value):\n    return value * factor",
+            # Futures are those of the notebook, from the cell on that imports them.
+            "class Row:\n    id: int\nassert Row.__annotations__['id'] is int",
+            "from __future__ import annotations",
+            "class Row:\n    id: int\nassert Row.__annotations__['id'] == 'int'",
             "@dp.table\n@dp.expect_or_drop('known', 'id IS NOT NULL')\ndef orders():\n"
             "    return spark.readStream.schema('id INT').json('@IN@/orders')",
             "@dp.table\ndef doubled():\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,11 @@ from tautochrone.errors import DefinitionError
 __all__ = ["Cell", "Magic", "Notebook", "parse_notebook"]
 
 _METADATA = "application/vnd.databricks.v1+notebook"
-_CELL_MAGIC = re.compile(r"\s*(%{1,2}(?:md|md-sandbox|sql|python|scala|r|sh|fs|run)\b)(.*)")
-_LINE_MAGIC = re.compile(r"\s*(?:%\w|!(?!=))")
+_CELL_MAGIC = re.compile(r"\s*(?:%(?P<ours>md|sql|python|scala|r|sh|fs)\b|%%(?P<theirs>\w+|!))(?P<rest>.*)")
+"""With `%` the commands that Databricks gives a whole cell, with `%%` any of Jupyter."""
+_RUNS_ITS_CELL = frozenset({"capture", "prun", "time"})
+_TIMED = re.compile(r"(\s*)%time\s+(\S.*)")
+_HELP = re.compile(r"\s*%{0,2}[^\W\d][\w.]*\?{1,2}\s*")
 _LANGUAGES = ("python", "sql")
 
 
@@ -51,14 +55,15 @@ def parse_notebook(text: str, shown: str) -> Notebook:
     """The code of a notebook's own language.
 
     Cells of other languages do not run in a pipeline of Databricks either; those that would run something
-    are in `magic`.
+    are in `magic`. A line is a magic command only where a statement begins, as for IPython.
 
     Args:
         text: the content of the file.
         shown: what people call the file.
 
     Raises:
-        DefinitionError: `NOTEBOOK_UNREADABLE`, the text is no notebook or its language cannot define.
+        DefinitionError: `NOTEBOOK_UNREADABLE`, the text is no notebook or its language cannot define;
+            `PYTHON_SYNTAX_ERROR`, code takes the result of a magic command.
 
     >>> cell = {"cell_type": "code", "source": ["%pip install x\\n", "import dlt"]}
     >>> parse_notebook(json.dumps({"cells": [cell]}), "a.ipynb").cells
@@ -75,7 +80,7 @@ def parse_notebook(text: str, shown: str) -> Notebook:
     cells: list[Cell] = []
     magic: list[Magic] = []
     for number, source in enumerate(sources, 1):
-        code = _code(source, language, number, magic)
+        code = _code(source, language, number, magic, shown)
         if code.strip():
             cells.append(Cell(number, code))
     return Notebook(language, tuple(cells), tuple(magic))
@@ -98,26 +103,88 @@ def _source(cell: dict[str, Any]) -> str:
     return source if isinstance(source, str) else "".join(source)
 
 
-def _code(source: str, language: str, number: int, magic: list[Magic]) -> str:
+def _code(source: str, language: str, number: int, magic: list[Magic], shown: str) -> str:
     lines = source.split("\n")
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return ""
     command = _CELL_MAGIC.fullmatch(lines[first])
     if command is not None:
-        of_cell = command[1].lstrip("%")
-        if of_cell != language:
-            if not of_cell.startswith("md"):
+        name = command["ours"] or command["theirs"]
+        if name == language:
+            lines[first] = command["rest"]
+        elif language == "python" and name in _RUNS_ITS_CELL:
+            lines[first] = ""
+        else:
+            if name != "md":
                 magic.append(Magic(number, first + 1, lines[first].strip()))
             return ""
-        lines[first] = command[2]
     if language == "python":
-        for index, line in enumerate(lines):
-            if _LINE_MAGIC.match(line):
-                magic.append(Magic(number, index + 1, line.strip()))
-                # A block of magic commands alone stays a block.
-                lines[index] = line[: len(line) - len(line.lstrip())] + "pass" if line[:1].isspace() else ""
+        return "\n".join(_python_lines(lines, number, magic, shown))
+    if lines[first].lstrip().startswith("%"):
+        # A statement of SQL cannot begin so: `%pip install x`.
+        magic.append(Magic(number, first + 1, lines[first].strip()))
+        return ""
     return "\n".join(lines)
+
+
+def _python_lines(lines: Sequence[str], number: int, magic: list[Magic], shown: str) -> list[str]:
+    """The lines of a cell, without its magic commands."""
+    text = next((line for line in lines if line.strip()), "")
+    # IPython takes the indentation of the first line from all.
+    code = [line.removeprefix(_indentation(text)) for line in lines]
+    while (row := _first_magic(code, f"{shown}#{number}")) is not None:
+        line = code[row]
+        timed = _TIMED.fullmatch(line)
+        if timed is not None:
+            code[row] = timed[1] + timed[2]
+            continue
+        magic.append(Magic(number, row + 1, line.strip()))
+        # A block of magic commands alone stays a block.
+        code[row] = f"{_indentation(line)}pass" if line[:1].isspace() else ""
+        while line.rstrip("\r").endswith("\\") and row + 1 < len(code):
+            row += 1
+            line, code[row] = code[row], ""
+    return code
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _first_magic(lines: Sequence[str], cell: str) -> int | None:
+    """The index of the first line where a statement would begin and a magic command does.
+
+    Raises:
+        DefinitionError: `PYTHON_SYNTAX_ERROR`, before it code takes the result of one.
+    """
+    text = iter([f"{line}\n" for line in lines])
+    begins, depth, before = True, 0, ""
+    try:
+        for token in tokenize.generate_tokens(lambda: next(text, "")):
+            row = token.start[0] - 1
+            if token.type == tokenize.NEWLINE:
+                begins = True
+            elif token.string.strip() and token.type != tokenize.COMMENT:
+                if begins and (token.string in ("%", "!", "?") or _HELP.fullmatch(lines[row])):
+                    return row
+                if before == "=" and token.string in ("%", "!") and depth == 0:
+                    raise _result_error(lines[row].strip(), f"{cell}:{row + 1}")
+                depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
+                begins, before = False, token.string
+    except (tokenize.TokenError, SyntaxError):
+        # The compiler says what is wrong, and where.
+        pass
+    return None
+
+
+def _result_error(line: str, location: str) -> DefinitionError:
+    return DefinitionError(
+        "PYTHON_SYNTAX_ERROR",
+        f"The code takes the result of a magic command: {line}",
+        location=location,
+        hint="Magic commands do not run here: compute the value in Python.",
+    )
 
 
 def _unreadable_error(shown: str, why: str) -> DefinitionError:
