@@ -114,7 +114,10 @@ def test_magic_commands_of_whole_cells(cell: str, language: str, code: str | Non
 def test_the_result_of_a_magic_command_is_refused(line: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         parse_notebook(notebook("a = 1", f"!ls '\nif a:\n    {line}"), "defs/a.ipynb")
-    assert (refused.value.error_class, refused.value.location) == ("PYTHON_SYNTAX_ERROR", "defs/a.ipynb#2:3")
+    assert (refused.value.error_class, refused.value.location) == (
+        "MAGIC_RESULT_NOT_SUPPORTED",
+        "defs/a.ipynb#2:3",
+    )
     assert line in refused.value.message
 
 

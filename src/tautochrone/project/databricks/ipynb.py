@@ -63,7 +63,7 @@ def parse_notebook(text: str, shown: str) -> Notebook:
 
     Raises:
         DefinitionError: `NOTEBOOK_UNREADABLE`, the text is no notebook or its language cannot define;
-            `PYTHON_SYNTAX_ERROR`, code takes the result of a magic command.
+            `MAGIC_RESULT_NOT_SUPPORTED`, code takes the result of a magic command.
 
     >>> cell = {"cell_type": "code", "source": ["%pip install x\\n", "import dlt"]}
     >>> parse_notebook(json.dumps({"cells": [cell]}), "a.ipynb").cells
@@ -156,7 +156,7 @@ def _first_magic(lines: Sequence[str], cell: str) -> int | None:
     """The index of the first line where a statement would begin and a magic command does.
 
     Raises:
-        DefinitionError: `PYTHON_SYNTAX_ERROR`, before it code takes the result of one.
+        DefinitionError: `MAGIC_RESULT_NOT_SUPPORTED`, before it code takes the result of one.
     """
     text = iter([f"{line}\n" for line in lines])
     begins, depth, before = True, 0, ""
@@ -180,9 +180,10 @@ def _first_magic(lines: Sequence[str], cell: str) -> int | None:
 
 def _result_error(line: str, location: str) -> DefinitionError:
     return DefinitionError(
-        "PYTHON_SYNTAX_ERROR",
+        "MAGIC_RESULT_NOT_SUPPORTED",
         f"The code takes the result of a magic command: {line}",
         location=location,
+        sqlstate="0A000",
         hint="Magic commands do not run here: compute the value in Python.",
     )
 

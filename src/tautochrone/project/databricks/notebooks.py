@@ -37,7 +37,8 @@ _SIGNS = re.compile(
     | ^\s*(?:import|from)[ ]+(?:dlt|databricks)\b
     | \bcloudFiles\b | \b(?:read_files|cloud_files|create_auto_cdc_\w+|apply_changes\w*)\s*\(
     | ^\s*@\w+\.(?:expect\w*|view)\b
-    | \bCREATE\s+OR\s+REFRESH\b | \bCREATE\s+(?:STREAMING\s+)?LIVE\b
+    | \bCREATE\s+OR\s+(?:REFRESH|REPLACE\s+(?:LIVE|MATERIALIZED|STREAMING))\b
+    | \bCREATE\s+(?:STREAMING\s+)?LIVE\b
     | \bON\s+VIOLATION\b | \bAPPLY\s+CHANGES\s+INTO\b
     """,
     re.MULTILINE | re.VERBOSE | re.IGNORECASE,

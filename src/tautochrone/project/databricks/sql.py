@@ -96,6 +96,7 @@ class _Translation:
     def _header(self) -> None:
         words = _Cursor(self._upper, 1)
         refresh = words.take("OR", "REFRESH")
+        replace = words.take("OR", "REPLACE")
         first = words.position
         private = words.take("PRIVATE") or words.take("TEMPORARY") or words.take("TEMP")
         streaming = words.take("STREAMING") or words.take("INCREMENTAL")
@@ -104,6 +105,8 @@ class _Translation:
         kind = next((kind for phrase, kind in kinds.items() if words.take(*phrase)), "")
         if not kind:
             return
+        # Of tables that are no datasets, and of temporary views, Spark knows OR REPLACE itself.
+        refresh = refresh or (replace and (live or streaming or kind == "MATERIALIZED"))
         if refresh or live or private:
             spark_words = self._kind_for_spark(kind, private=private, streaming=streaming, live=live)
             last = words.position - 1
