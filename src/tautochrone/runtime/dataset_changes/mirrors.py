@@ -11,6 +11,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import local_folder
 from tautochrone.model.names import TableName
+from tautochrone.model.s3 import is_on_s3
 from tautochrone.model.sink import DropsMirrors, RenamesMirrors, Sink
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import declared_sinks
@@ -133,12 +134,29 @@ def _declared(job: Job) -> Sequence[_Declared]:
     }
     delivered = {sink.name for sink in job.store.deliveries.sinks()}
     for name, section in settings.items():
-        # All publications have settings. One that was never used needs no server and no package of one.
-        is_unused = name not in delivered and local_folder(section.options.get("folder", "")) is None
-        is_known = section.format is not None and has_adapter(section.format)
-        if name not in sinks and is_known and not is_unused:
-            sinks[name] = _Declared(name, str(section.format), section.options)
+        if name in sinks or section.format is None or not has_adapter(section.format):
+            continue
+        settled = _Declared(name, section.format, section.options)
+        if name in delivered or _may_have_tables(settled):
+            sinks[name] = settled
     return tuple(sinks.values())
+
+
+def _may_have_tables(sink: _Declared) -> bool:
+    """Whether a sink is asked of which the store knows no delivery: it may be new, or have forgotten it.
+
+    All publications have settings. Without the package of the server nothing was published from here.
+    """
+    folder = sink.options.get("folder", "")
+    if not is_on_s3(folder):
+        return local_folder(folder) is not None
+    try:
+        with _opened(sink):
+            return True
+    except SinkError as error:
+        if error.error_class != "SINK_PACKAGE_MISSING":
+            raise
+        return False
 
 
 @contextmanager

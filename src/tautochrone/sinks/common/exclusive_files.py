@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
@@ -25,15 +26,20 @@ __all__ = [
     "has_folder",
     "link_files",
     "move_folder",
+    "of_each",
     "opened_parquet",
     "put_if_absent",
     "read_range",
     "remove_folder",
     "replace_file",
     "size_of",
+    "sizes_of",
     "sync_folder",
     "write_synced",
 ]
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 def put_if_absent(path: StoredPath, content: bytes) -> bool:
@@ -60,8 +66,8 @@ def put_if_absent(path: StoredPath, content: bytes) -> bool:
     return True
 
 
-_COPIES = 8
-"""So many files are copied at a time."""
+_REQUESTS = 8
+"""So many requests are sent to a server at a time."""
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 """What no further try changes: another file system, or one without links."""
 
@@ -101,12 +107,16 @@ def link_files(sink: str, table: TableName, links: Sequence[tuple[StoredPath, St
     Raises:
         SinkError: `PUBLICATION_FILE_NOT_LINKED`.
     """
-    if len(links) > 1 and isinstance(links[0][1], S3Path):
-        with ThreadPoolExecutor(_COPIES) as pool:
-            list(pool.map(lambda link: link_file(sink, table, *link), links))
-        return
-    for source, path in links:
-        link_file(sink, table, source, path)
+    on_server = bool(links) and isinstance(links[0][1], S3Path)
+    of_each(links, lambda link: link_file(sink, table, *link), on_server=on_server)
+
+
+def of_each(items: Sequence[T], action: Callable[[T], R], *, on_server: bool) -> list[R]:
+    """What an action gives for each item, several at a time if it asks a server."""
+    if len(items) > 1 and on_server:
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(action, items))
+    return [action(item) for item in items]
 
 
 def replace_file(path: StoredPath, content: bytes) -> None:
@@ -128,12 +138,37 @@ def move_folder(before: StoredPath, after: StoredPath) -> None:
     sync_folder(after.parent)
 
 
-def copy_objects(before: StoredPath, after: StoredPath) -> None:
-    """Copy all objects of a folder in a bucket. Repeatable."""
+def copy_objects(before: StoredPath, after: StoredPath, *, last: str) -> None:
+    """Copy all objects of a folder in a bucket. Repeatable.
+
+    Args:
+        last: the folder in it of which the objects come last: by them readers look for the others.
+    """
     assert isinstance(before, S3Path)
     assert isinstance(after, S3Path)
-    for path in before.below():
+
+    def copy(path: S3Path) -> None:
         (after / path.relative_to(before).as_posix()).copy_from(path)
+
+    data, log = _data_and_log(before, last)
+    of_each(data, copy, on_server=True)
+    for path in log:
+        copy(path)
+
+
+def _data_and_log(folder: S3Path, log_folder: str) -> tuple[list[S3Path], list[S3Path]]:
+    """The objects of a table. Those of its log are as they came: versions ascending, and behind them names
+    without a number, which say where to begin."""
+    data, log = list[S3Path](), list[S3Path]()
+    prefix = f"{folder / log_folder}/"
+    for path in folder.below():
+        (log if str(path).startswith(prefix) else data).append(path)
+
+    def version(path: S3Path) -> tuple[bool, int, str]:
+        number = re.search(r"\d+", path.name)
+        return number is None, 0 if number is None else int(number[0]), path.key
+
+    return data, sorted(log, key=version)
 
 
 def remove_folder(folder: StoredPath, *, last: str, check: Callable[[], None] | None = None) -> None:
@@ -145,13 +180,16 @@ def remove_folder(folder: StoredPath, *, last: str, check: Callable[[], None] | 
         check: called before each object goes: others may have begun the folder anew meanwhile.
     """
     if isinstance(folder, S3Path):
-        log = f"{folder / last}/"
-        for path in sorted(
-            folder.below(), key=lambda path: (not str(path).startswith(log), path), reverse=True
-        ):
+
+        def remove(path: S3Path) -> None:
             if check is not None:
                 check()
             path.unlink()
+
+        data, log = _data_and_log(folder, last)
+        of_each(data, remove, on_server=True)
+        for path in reversed(log):
+            remove(path)
         return
     leaving = _leaving(folder)
     if folder.exists() and not leaving.exists():
@@ -200,6 +238,13 @@ def file_names(folder: StoredPath) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
+def sizes_of(paths: Sequence[StoredPath]) -> list[int | None]:
+    """`size_of` each file. A bucket lists several of a folder at once."""
+    folders = {path.parent for path in paths if isinstance(path, S3Path)} if len(paths) > 1 else set[S3Path]()
+    listed = {folder: folder.sizes() for folder in folders}
+    return [listed[p.parent].get(p.name) if p.parent in listed else size_of(p) for p in paths]
+
+
 def size_of(path: StoredPath) -> int | None:
     """The size of a file in bytes; None: it is not there."""
     try:
@@ -217,6 +262,10 @@ def read_range(path: StoredPath, offset: int, length: int) -> bytes:
         return file.read(length)
 
 
-def opened_parquet(path: StoredPath) -> Any:
-    """A file as pyarrow takes it."""
-    return path.open("rb") if isinstance(path, S3Path) else path
+def opened_parquet(path: StoredPath, size: int | None = None) -> Any:
+    """A file as pyarrow takes it.
+
+    Args:
+        size: in bytes, where it is known: then a server is not asked for it.
+    """
+    return path.open("rb", size) if isinstance(path, S3Path) else path

@@ -18,7 +18,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import DataFile
 from tautochrone.model.names import TableName
 from tautochrone.model.s3 import is_on_s3
-from tautochrone.sinks.common.exclusive_files import opened_parquet
+from tautochrone.sinks.common.exclusive_files import of_each, opened_parquet
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 
 __all__ = ["FileColumns", "FileTypes", "column_id", "stored_file", "unreadable_error"]
@@ -72,19 +72,25 @@ class FileColumns:
         self._by_id = by_id
         self._folder = folder
 
-    def require_readable(self, file: DataFile) -> pa.Schema:
-        """Refuse a file in which readers would not see what the lake has. Its columns.
+    def require_readable(self, files: Sequence[DataFile]) -> list[pa.Schema]:
+        """Refuse files in which readers would not see what the lake has. The columns of each.
 
         Raises:
             SinkError: as `stored_file`; `PUBLICATION_FILE_UNREADABLE`, `PUBLICATION_COLUMNS_RENAMED`.
         """
-        path = stored_file(self._sink, self._table, file, self._folder)
-        if file.format != "PARQUET" or file.encrypted:
-            kind = "encrypted" if file.encrypted else f"of the format {file.format}"
-            raise self._unreadable_error(file, f"it is {kind}")
-        stored = pq.read_schema(opened_parquet(path))
-        self._compare(self._columns, list(stored), file)
+        for file in files:
+            stored_file(self._sink, self._table, file, self._folder)
+            if file.format != "PARQUET" or file.encrypted:
+                kind = "encrypted" if file.encrypted else f"of the format {file.format}"
+                raise self._unreadable_error(file, f"it is {kind}")
+        stored = of_each(files, self._schema_of, on_server=isinstance(self._folder, S3Path))
+        for file, schema in zip(files, stored, strict=True):
+            self._compare(self._columns, list(schema), file)
         return stored
+
+    def _schema_of(self, file: DataFile) -> pa.Schema:
+        path = stored_file(self._sink, self._table, file, self._folder)
+        return pq.read_schema(opened_parquet(path, file.bytes))
 
     def _compare(
         self, columns: Sequence[Mapping[str, Any]], fields: Sequence[pa.Field], file: DataFile

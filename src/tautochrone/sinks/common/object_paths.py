@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tautochrone.model.s3 import S3_OPTIONS
-from tautochrone.sinks.common.options import needs_package
+from tautochrone.sinks.common.options import invalid_option_error, needs_package
 
 __all__ = ["ObjectStatus", "S3Path", "StoredPath", "s3_folder"]
 
@@ -34,10 +34,20 @@ def s3_folder(sink: str, location: str, options: Mapping[str, str]) -> S3Path:
         options: some of `model.s3.S3_OPTIONS`. Without keys those of the environment are taken.
 
     Raises:
-        SinkError: `SINK_PACKAGE_MISSING`.
+        SinkError: `SINK_PACKAGE_MISSING`, `SINK_OPTION_INVALID`.
     """
     with needs_package(sink, "boto3", "s3"):
-        client = _client(tuple(options.get(option, "") for option in S3_OPTIONS))
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            client = _client(tuple(options.get(option, "") for option in S3_OPTIONS))
+        except (ValueError, BotoCoreError) as error:
+            raise invalid_option_error(
+                sink,
+                f"has options of S3 with which no server can be asked: {error}",
+                "s3.endpoint is a URL, as http://minio:9000, and s3.region a name, as us-east-1. A key needs "
+                "its secret.",
+            ) from error
     return S3Path.parse(location, client)
 
 
@@ -168,9 +178,10 @@ class S3Path:
             return b""
         return content
 
-    def open(self, mode: str = "rb") -> io.BufferedReader:  # noqa: ARG002
-        """For reading, in any order."""
-        return io.BufferedReader(_ObjectReader(self), buffer_size=1 << 16)
+    def open(self, mode: str = "rb", size: int | None = None) -> io.BufferedReader:  # noqa: ARG002
+        """For reading, in any order. The server is asked for the size in bytes if it is not known."""
+        known = self.stat().st_size if size is None else size
+        return io.BufferedReader(_ObjectReader(self, known), buffer_size=1 << 16)
 
     def iterdir(self) -> Iterator[S3Path]:
         return (path for path, _ in self._children(""))
@@ -189,6 +200,12 @@ class S3Path:
                 yield path
             elif is_folder:
                 yield from path.glob(rest)
+
+    def sizes(self) -> dict[str, int]:
+        """By name the bytes of each object in this folder, without those in folders of it."""
+        pages = self._pages(Prefix=f"{self.key}/", Delimiter="/")
+        entries = (entry for page in pages for entry in page.get("Contents", ()))
+        return {self._with_key(entry["Key"]).name: int(entry["Size"]) for entry in entries}
 
     def below(self) -> Iterator[S3Path]:
         """All objects in this folder and in those below it."""
@@ -310,9 +327,9 @@ _ERRORS: Mapping[str, type[OSError]] = {
 class _ObjectReader(io.RawIOBase):
     """Reads ranges of an object."""
 
-    def __init__(self, path: S3Path) -> None:
+    def __init__(self, path: S3Path, size: int) -> None:
         self._path = path
-        self._size = path.stat().st_size
+        self._size = size
         self._position = 0
 
     def readable(self) -> bool:

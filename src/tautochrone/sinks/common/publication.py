@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -39,6 +40,7 @@ from tautochrone.model.sink import (
     SentChunk,
     TransactionId,
     TransactionState,
+    next_state,
     require_base,
 )
 from tautochrone.sinks.common.errors import database_taken_error, name_taken_error
@@ -69,6 +71,7 @@ __all__ = [
     "incomplete_error",
     "listed_versions",
     "publication_folder",
+    "reported_files",
 ]
 
 P = ParamSpec("P")
@@ -120,14 +123,15 @@ def _reports_files(
 
     @wraps(method)
     def reporting(sink: PublicationSink, /, *arguments: P.args, **named: P.kwargs) -> T:
-        with _reported_files(sink.name):
+        with reported_files(sink.name):
             return method(sink, *arguments, **named)
 
     return reporting
 
 
 @contextmanager
-def _reported_files(sink: str) -> Iterator[None]:
+def reported_files(sink: str) -> Iterator[None]:
+    """Errors of the file system as `PUBLICATION_FILE_FAILED`."""
     try:
         yield
     except OSError as error:
@@ -181,12 +185,13 @@ class PublicationSink(TransactionSteps):
 
     @_reports_files
     def claim(self, lake: str) -> None:
-        self._require_exclusive()
         state = self._states_folder.read()
+        if state.owner not in (None, (self.name, lake)):
+            raise database_taken_error(self.name, lake, f"the folder {self._folder}", [state.owner])
+        # Nothing is written into a folder of somebody else.
+        self._require_exclusive()
         if state.owner is None:
             self._states_folder.change(state, owner=(self.name, lake))
-        elif state.owner != (self.name, lake):
-            raise database_taken_error(self.name, lake, f"the folder {self._folder}", [state.owner])
 
     def _require_exclusive(self) -> None:
         """Refuse a server on which two processes could overwrite each other's versions.
@@ -215,6 +220,7 @@ class PublicationSink(TransactionSteps):
         missing = [table for table in tables if self._checked_head(table, heads) is None]
         return {table: Reason.of(ReasonCode.SINK_TABLE_MISSING) for table in missing}
 
+    @_reports_files
     def highest_fence(self) -> Fence:
         return self._states_folder.read().fence
 
@@ -225,6 +231,7 @@ class PublicationSink(TransactionSteps):
         if fence != state.fence:
             self._states_folder.change(state, fence=fence)
 
+    @_reports_files
     def ensure(self, table: TableName, schema: Any, key: Sequence[str], fence: Fence) -> None:  # noqa: ARG002
         """Nothing: a commit brings its schema with it."""
         self._require_newest_fence(fence)
@@ -233,12 +240,26 @@ class PublicationSink(TransactionSteps):
         require_fence(self.name, fence, self.highest_fence())
 
     def _state(self, transaction: TransactionId) -> TransactionState:
-        state = self._states_folder.read()
+        return self._state_in(self._states_folder.read(), transaction)
+
+    def _state_in(self, state: PublicationState, transaction: TransactionId) -> TransactionState:
         if state.published is not None and state.published.transaction == transaction:
             return _S.COMMITTED
         if state.decision is not None and state.decision.published.transaction == transaction:
             return _S.COMMITTING
         return self._open.get(transaction, _S.UNKNOWN)
+
+    def _next_state(
+        self,
+        operation: Operation,
+        transaction: TransactionId,
+        fence: Fence,
+        state: PublicationState | None = None,
+    ) -> TransactionState:
+        """As its base says, with one reading of the state, or none."""
+        known = self._states_folder.read() if state is None else state
+        require_fence(self.name, fence, known.fence)
+        return next_state(operation, self._state_in(known, transaction), transaction)
 
     def _checked_head(self, table: TableName, heads: Mapping[TableName, str]) -> str | None:
         """The newest version of a table, which must be our own; None: it is gone."""
@@ -252,8 +273,8 @@ class PublicationSink(TransactionSteps):
     @_reports_files
     def begin(self, intent: Intent) -> TransactionState:
         transaction = intent.transaction
-        following = self._next_state(Operation.BEGIN, transaction, transaction.fence)
         state = self._states_folder.read()
+        following = self._next_state(Operation.BEGIN, transaction, transaction.fence, state)
         require_base(intent, state.published)
         for table in intent.versions:
             self._checked_head(table, state.heads)
@@ -276,6 +297,7 @@ class PublicationSink(TransactionSteps):
         self._staged[table] = commit
         return [SentChunk(table=table, number=0, digest=Digest(commit.rows, _hash(commit)))]
 
+    @_reports_files
     def prepare(self, transaction: TransactionId, chunks: Sequence[SentChunk]) -> None:
         following = self._next_state(Operation.PREPARE, transaction, transaction.fence)
         staged = {(table, 0): _hash(commit) for table, commit in self._staged.items()}
@@ -288,9 +310,9 @@ class PublicationSink(TransactionSteps):
 
     @_reports_files
     def commit(self, transaction: TransactionId, fence: Fence) -> None:
-        self._next_state(Operation.COMMIT, transaction, fence)
         state = self._states_folder.read()
-        if self._state(transaction) is _S.PREPARED:
+        self._next_state(Operation.COMMIT, transaction, fence, state)
+        if self._state_in(state, transaction) is _S.PREPARED:
             intent = self._intents[transaction]
             require_base(intent, state.published)
             published = Published(transaction=transaction, versions=intent.versions)
@@ -301,6 +323,7 @@ class PublicationSink(TransactionSteps):
             )
         self._finish(state)
 
+    @_reports_files
     def abort(self, transaction: TransactionId, fence: Fence) -> None:
         self._open[transaction] = self._next_state(Operation.ABORT, transaction, fence)
         self._staged.clear()
@@ -308,18 +331,18 @@ class PublicationSink(TransactionSteps):
     @_reports_files
     def recover(self, intents: Sequence[Intent], fence: Fence) -> Sequence[Recovered]:
         self._require_newest_fence(fence)
-        self._finish(self._states_folder.read())
+        self._finished()
         self._open.clear()
         self._tables.clear()
         return self._recovered(intents)
 
-    def _finish(self, state: PublicationState) -> None:
-        """Steps 3 and 4. A table whose log is gone since has no version to follow: the next delivery begins
-        it again."""
+    def _finish(self, state: PublicationState) -> PublicationState:
+        """Steps 3 and 4, and the state then. A table whose log is gone since has no version to follow: the
+        next delivery begins it again."""
         decision = state.decision
         if decision is None:
             self._list_checkpoint(state)
-            return
+            return state
         heads = dict(state.heads)
         for table, commit in decision.commits.items():
             if table in heads and self._table(table).head() is None:
@@ -329,6 +352,7 @@ class PublicationSink(TransactionSteps):
             heads[table] = commit.version
         shown = self._states_folder.change(state, decision=None, published=decision.published, heads=heads)
         self._list_checkpoint(shown)
+        return shown
 
     def _list_checkpoint(self, state: PublicationState) -> None:
         """Write the file by which readers find the versions of several tables at the newest checkpoint. The
@@ -400,7 +424,7 @@ class PublicationSink(TransactionSteps):
             # One step: the log is gone, and `_finish` and `commit` know what that means.
             folder.rename(aside)
             return
-        copy_objects(folder, aside)
+        copy_objects(folder, aside, last=self._log_folder)
         state = self._states_folder.read()
         # The log goes in many steps. Without its head, what is left of it counts as somebody else's, so after
         # a crash the table is set aside again.
@@ -447,6 +471,7 @@ class PublicationSink(TransactionSteps):
 
     # -- tables that left the project -------------------------------------------------------------
 
+    @_reports_files
     def mirror_of(self, table: TableName) -> str | None:
         folder = self._table_folder(table)
         # A rename that died has moved the folder, and the state still has the former name.
@@ -467,28 +492,41 @@ class PublicationSink(TransactionSteps):
     def rename_mirror(self, old: TableName, new: TableName) -> None:
         state = self._finished()
         before, after = self._table_folder(old), self._table_folder(new)
-        move = _MoveOfObjects(self._folder, before, after)
-        # A table that is under way has one of the names in the state.
-        are_two = self._names(state, old) and self._names(state, new)
-        if before.is_dir() and after.is_dir() and (are_two or not move.is_begun()):
+        # On this machine a rename that died has moved the folder, and the state has the former name.
+        is_copied = isinstance(before, S3Path) and self._names(state, old)
+        if after.is_dir() and (is_copied or before.is_dir()):
             raise name_taken_error(self.name, new, str(after), "folder", str(self._folder))
-        if isinstance(before, S3Path):
-            if self._names(state, old):
-                # Also what a process that died has copied: only the state says that all is there.
-                move.copy()
-        elif before.exists():
+        if is_copied:
+            # Whoever finds both folders knows by the state which one is a copy.
+            state = self._states_folder.change(state, move=(old, new))
+            copy_objects(before, after, last=self._log_folder)
+        elif isinstance(before, Path) and before.exists():
             move_folder(before, after)
         if self._names(state, old):
             heads = {new if name == old else name: head for name, head in state.heads.items()}
             published = _renamed(state.published, old, new)
-            self._states_folder.change(state, heads=heads, published=published)
-        move.finish(last=self._log_folder)
+            state = self._states_folder.change(state, heads=heads, published=published)
+        self._end_move(state)
         self._tables.clear()
 
     def _finished(self) -> PublicationState:
-        """The state after what is decided was done."""
-        self._finish(self._states_folder.read())
-        return self._states_folder.read()
+        """The state after what is decided was done, and a rename that died was ended."""
+        return self._end_move(self._finish(self._states_folder.read()))
+
+    def _end_move(self, state: PublicationState) -> PublicationState:
+        """Remove the folder that the table of a move does not have: the former one, or a copy that may lack
+        objects."""
+        if state.move is None:
+            return state
+        old, new = state.move
+        unneeded = old if self._names(state, new) else new
+        remove_folder(
+            self._table_folder(unneeded),
+            last=self._log_folder,
+            # A newer owner may have ended it, and publish a table of this name again.
+            check=lambda: self._states_folder.require_newest(state),
+        )
+        return self._states_folder.change(state, move=None)
 
     def _names(self, state: PublicationState, table: TableName) -> bool:
         shown = () if state.published is None else state.published.versions
@@ -510,31 +548,6 @@ class PublicationSink(TransactionSteps):
     def _table_folder(self, name: TableName) -> StoredPath:
         database = ".".join(quote(part, safe="") for part in name.namespace)
         return self._folder / database / quote(name.table, safe="")
-
-
-class _MoveOfObjects:
-    """A folder of a bucket gets another name, object by object; on this machine nothing.
-
-    A file beside the states says that it is under way: who finds both folders knows by it that one is a copy.
-    """
-
-    def __init__(self, publication: StoredPath, before: StoredPath, after: StoredPath) -> None:
-        name = hashlib.sha256(f"{before}\n{after}".encode()).hexdigest()
-        self._mark = publication / "_tautochrone" / "moves" / name
-        self._before, self._after = before, after
-        self._on_s3 = isinstance(before, S3Path)
-
-    def is_begun(self) -> bool:
-        return self._on_s3 and self._mark.exists()
-
-    def copy(self) -> None:
-        replace_file(self._mark, b"")
-        copy_objects(self._before, self._after)
-
-    def finish(self, *, last: str) -> None:
-        if self.is_begun():
-            remove_folder(self._before, last=last)
-            self._mark.unlink(missing_ok=True)
 
 
 def _without(published: Published | None, table: TableName) -> Published | None:
@@ -603,7 +616,7 @@ def listed_versions(sink: str, options: Mapping[str, str], number: int, store: s
         SinkError: as `publication_folder`; `PUBLICATION_FILE_FAILED`.
     """
     path = publication_folder(sink, sink, options) / _CHECKPOINTS / f"{number:020d}.json"
-    with _reported_files(sink):
+    with reported_files(sink):
         if not path.exists():
             return {}
         entry = json.loads(path.read_text("utf-8"))
@@ -640,5 +653,5 @@ def described_folder(sink: str, folder: StoredPath) -> str:
     Raises:
         SinkError: `PUBLICATION_FILE_FAILED`.
     """
-    with _reported_files(sink):
+    with reported_files(sink):
         return f"the folder {folder} {'is there' if folder.is_dir() else 'will be made'}"

@@ -53,6 +53,8 @@ class PublicationState:
         number: of the state, from 1; 0: there is none yet.
         owner: the sink and the lake whose publication it is.
         heads: by table its newest version in the format.
+        move: the names of a table whose objects are copied to the folder of its second name, or were and are
+            removed from that of its first; None: there is none.
     """
 
     number: int = 0
@@ -61,6 +63,7 @@ class PublicationState:
     published: Published | None = None
     heads: Mapping[TableName, str] = field(default_factory=dict)
     decision: Decision | None = None
+    move: tuple[TableName, TableName] | None = None
 
     def as_json(self) -> dict[str, Any]:
         decision = self.decision
@@ -69,6 +72,7 @@ class PublicationState:
             "fence": int(self.fence),
             "published": _published_json(self.published),
             "heads": {str(table): version for table, version in self.heads.items()},
+            "move": None if self.move is None else [str(table) for table in self.move],
             "decision": None
             if decision is None
             else {
@@ -80,7 +84,7 @@ class PublicationState:
     @classmethod
     def from_json(cls, number: int, value: Mapping[str, Any]) -> PublicationState:
         """The inverse of `as_json`."""
-        decision = value["decision"]
+        decision, move = value["decision"], value.get("move")
         return cls(
             number=number,
             owner=None if value["owner"] is None else tuple(value["owner"]),
@@ -93,6 +97,7 @@ class PublicationState:
                 _required(decision["published"]),
                 {TableName.parse(t): StagedCommit(*commit) for t, commit in decision["commits"].items()},
             ),
+            move=None if move is None else (TableName.parse(move[0]), TableName.parse(move[1])),
         )
 
 
@@ -144,15 +149,27 @@ class StateFolder:
             not put_if_absent(self._path(following.number), content)
             or self._numbers()[-1] != following.number
         ):
-            raise SinkError(
-                "SINK_BASE_CHANGED",
-                f"Sink {self._sink}: another process changed the publication",
-                hint="The next try starts from what it shows then.",
-                parameters={"sink": self._sink},
-                retryable=True,
-                sqlstate="40001",
-            )
+            raise self._changed_error()
         return following
+
+    def require_newest(self, state: PublicationState) -> None:
+        """Refuse a state that another one follows.
+
+        Raises:
+            SinkError: `SINK_BASE_CHANGED`.
+        """
+        if self._numbers()[-1:] != [state.number]:
+            raise self._changed_error()
+
+    def _changed_error(self) -> SinkError:
+        return SinkError(
+            "SINK_BASE_CHANGED",
+            f"Sink {self._sink}: another process changed the publication",
+            hint="The next try starts from what it shows then.",
+            parameters={"sink": self._sink},
+            retryable=True,
+            sqlstate="40001",
+        )
 
     def remove_old(self) -> None:
         """Remove states that nobody reads any more."""

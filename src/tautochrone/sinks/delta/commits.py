@@ -29,7 +29,7 @@ from tautochrone.model.lake import ColumnStatistics, DataFile, VersionFiles
 from tautochrone.model.sink import Intent
 from tautochrone.sinks.common.exclusive_files import link_files, write_synced
 from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
-from tautochrone.sinks.common.object_paths import StoredPath
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.delta.log import Actions
 from tautochrone.sinks.delta.schema import delta_schema, leaf_columns
 
@@ -102,7 +102,8 @@ class CommitBuilder:
         removed = [add for uri, add in before.adds.items() if uri not in uris or uri in changed]
         merged = _merged(before, removed, added)
         lines += [{"remove": _remove(add, now_ms, moves_rows=moves_rows and not merged)} for add in removed]
-        adds = self._adds(files, added, vectors, [moves_rows and file not in merged for file in added])
+        moving = [moves_rows and file not in merged for file in added]
+        adds = self._adds(files, before, added, vectors, moving)
         return [*lines, *({"add": add} for add in adds)]
 
     def path_of(self, file: DataFile) -> str:
@@ -133,8 +134,7 @@ class CommitBuilder:
         )
         # Types that Delta lacks are refused before files are looked at.
         delta_schema(self.sink, files.table, files.columns, types, by_id=self.by_id)
-        for file in compared:
-            columns.require_readable(file)
+        columns.require_readable(compared)
         return json.dumps(delta_schema(self.sink, files.table, files.columns, types, by_id=self.by_id))
 
     def _protocol(self, schema: str, before: Actions, *, has_vectors: bool) -> Mapping[str, Any]:
@@ -235,6 +235,7 @@ class CommitBuilder:
     def _adds(
         self,
         files: VersionFiles,
+        before: Actions,
         added: Sequence[DataFile],
         vectors: Mapping[str, Mapping[str, Any]],
         moves_rows: Sequence[bool],
@@ -242,16 +243,22 @@ class CommitBuilder:
         columns = list(leaf_columns(files.columns, by_id=self.by_id))
         paths = [stored_file(self.sink, files.table, file, self.folder) for file in added]
         if self.links:
-            names = [self.folder / unquote(self.path_of(file)) for file in added]
-            link_files(self.sink, files.table, list(zip(paths, names, strict=True)))
+            # Of a file that was there only the deletion vector is new.
+            uris = {self.path_of(file): path for file, path in zip(added, paths, strict=True)}
+            new = [(path, self.folder / unquote(uri)) for uri, path in uris.items() if uri not in before.adds]
+            link_files(self.sink, files.table, new)
         statistics = files.statistics([file.location for file in added])
+        now_ms = round(time.time() * 1000)
         for file, path, known, moves in zip(added, paths, statistics, moves_rows, strict=True):
             vector = vectors.get(file.location)
             add: dict[str, Any] = {
                 "path": self.path_of(file),
                 "partitionValues": {},
                 "size": file.bytes,
-                "modificationTime": round(path.stat().st_mtime * 1000),
+                # An object is copied now, or named for the first time.
+                "modificationTime": now_ms
+                if isinstance(path, S3Path)
+                else round(path.stat().st_mtime * 1000),
                 "dataChange": moves,
                 "stats": json.dumps(_statistics(columns, known, file.rows, is_exact=vector is None)),
             }

@@ -21,7 +21,7 @@ from tautochrone.model.lake import VersionFiles
 from tautochrone.model.names import TableName
 from tautochrone.model.s3 import S3_OPTIONS, is_on_s3
 from tautochrone.model.sink import Digest, Intent
-from tautochrone.sinks.common.exclusive_files import read_range, size_of
+from tautochrone.sinks.common.exclusive_files import read_range, sizes_of
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.options import invalid_option_error, require_known
 from tautochrone.sinks.common.publication import (
@@ -111,9 +111,11 @@ class DeltaTable:
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         described, paths = [], self._vector_paths()
-        for uri, add in self._log.read().adds.items():
+        adds = self._log.read().adds
+        sizes = sizes_of([self._named(uri) for uri in adds])
+        for (uri, add), size in zip(adds.items(), sizes, strict=True):
             rows = json.loads(add["stats"])["numRecords"]
-            is_there = size_of(self._named(uri)) == add["size"]
+            is_there = size == add["size"]
             vector = add.get("deletionVector")
             positions, content = (
                 (0, b"") if vector is None else (vector["cardinality"], self._vector(vector, paths))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -31,7 +30,7 @@ from tautochrone.model.lake import DataFile, DeletionVector, VersionFiles
 from tautochrone.model.names import TableName
 from tautochrone.model.s3 import S3_OPTIONS, is_on_s3
 from tautochrone.model.sink import Digest, Intent, TransactionState
-from tautochrone.sinks.common.exclusive_files import link_files, opened_parquet, size_of, sync_folder
+from tautochrone.sinks.common.exclusive_files import link_files, opened_parquet, sizes_of, sync_folder
 from tautochrone.sinks.common.file_columns import FileColumns, FileTypes, stored_file
 from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.options import require_known
@@ -42,6 +41,7 @@ from tautochrone.sinks.common.publication import (
     digest_of_files,
     diverged_error,
     publication_folder,
+    reported_files,
 )
 from tautochrone.sinks.common.publication_state import StagedCommit
 from tautochrone.sinks.hudi.schema import avro_schema
@@ -60,7 +60,7 @@ _KEPT_INSTANTS = 10
 """Files that the newest instants show are kept, as Hudi's cleaner does by default."""
 _LISTED_INSTANTS = 100
 """So many instants are in the timeline: more than `_KEPT_INSTANTS` and `_COMPLETE_EVERY` together."""
-_DRAFT_MS = 24 * 3_600_000
+_DRAFTS_LIVE = timedelta(days=1)
 _INSTANT = "%Y%m%d%H%M%S"
 _COMPLETE_EVERY = 20
 """So often an instant names all files."""
@@ -77,7 +77,8 @@ class HudiPublication(PublicationSink):
 
     def begin(self, intent: Intent) -> TransactionState:
         state = super().begin(intent)
-        heads = (self._table(table).head() for table in intent.versions)
+        with reported_files(self.name):
+            heads = [self._table(table).head() for table in intent.versions]
         self._instant = _instant_after(max((head for head in heads if head is not None), default=""))
         return state
 
@@ -164,8 +165,7 @@ class HudiTable:
         columns = FileColumns(
             self._sink, self._table, files.columns, FileTypes(), by_id=False, folder=self._folder
         )
-        for file in added if is_same_schema else files.files.values():
-            columns.require_readable(file)
+        columns.require_readable(added if is_same_schema else list(files.files.values()))
         return added
 
     def _changes(self, before: FileGroups, groups: FileGroups, removed: FileGroups) -> dict[str, Any]:
@@ -191,30 +191,35 @@ class HudiTable:
             file_id = f"{uuid.uuid4()}-0" if known is None else known.file_id
             name = f"{file_id}_0-0-0_{instant}.parquet"
             vector = vectors.get(file.location)
-            source = path if not _positions(vector) else self._without_rows(path, vector, instant)
+            source, size = path, file.bytes
+            if _positions(vector):
+                source, size = self._without_rows(path, file.bytes, vector, instant)
             sources[name] = str(source)
             rows = file.rows - _positions(vector)
-            groups[file.location] = FileGroup(file_id, name, file.deletes, rows, source.stat().st_size)
+            groups[file.location] = FileGroup(file_id, name, file.deletes, rows, size)
         return sources, groups
 
-    def _without_rows(self, path: StoredPath, vector: DeletionVector | None, instant: str) -> StoredPath:
-        """A copy of a data file without its deleted rows, where readers do not look."""
+    def _without_rows(
+        self, path: StoredPath, size: int, vector: DeletionVector | None, instant: str
+    ) -> tuple[StoredPath, int]:
+        """A copy of a data file of `size` bytes without its deleted rows, where readers do not look; and its
+        bytes."""
         assert vector is not None
         draft = self._folder / ".hoodie" / ".temp" / f"{instant}-{uuid.uuid4()}.parquet"
         if not isinstance(draft, S3Path):
             draft.parent.mkdir(parents=True, exist_ok=True)
-            self._copy_rows(path, draft, _positions_in(vector))
-            return draft
+            self._copy_rows(path, size, draft, _positions_in(vector))
+            return draft, draft.stat().st_size
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / draft.name
-            self._copy_rows(path, local, _positions_in(vector))
+            self._copy_rows(path, size, local, _positions_in(vector))
             draft.copy_from(local)
-        return draft
+            return draft, local.stat().st_size
 
-    def _copy_rows(self, path: StoredPath, draft: Path, deleted: NDArray[np.int64]) -> None:
+    def _copy_rows(self, path: StoredPath, size: int, draft: Path, deleted: NDArray[np.int64]) -> None:
         first = 0
         with (
-            pq.ParquetFile(opened_parquet(path)) as file,
+            pq.ParquetFile(opened_parquet(path, size)) as file,
             pq.ParquetWriter(draft, file.schema_arrow, store_decimal_as_integer=True) as copy,
         ):
             for number in range(file.num_row_groups):
@@ -249,19 +254,17 @@ class HudiTable:
     def digest(self) -> Digest:
         """A file that is missing, or has another size, has no rows."""
         groups = self._timeline.groups()
+        sizes = sizes_of([self._folder / group.name for group in groups.values()])
         return digest_of_files(
-            _described(location, group.deletes, group.rows if self._has(group) else 0)
-            for location, group in groups.items()
+            _described(location, group.deletes, group.rows if size == group.bytes else 0)
+            for (location, group), size in zip(groups.items(), sizes, strict=True)
         )
-
-    def _has(self, group: FileGroup) -> bool:
-        return size_of(self._folder / group.name) == group.bytes
 
     def maintain(self) -> None:
         """Remove links of which the newest instants show nothing, and drafts that no commit took."""
-        now_ms = time.time() * 1000
+        old = (datetime.now(UTC) - _DRAFTS_LIVE).strftime(_INSTANT)
         for draft in (self._folder / ".hoodie" / ".temp").glob("*.parquet"):
-            if now_ms - draft.stat().st_mtime * 1000 > _DRAFT_MS:
+            if draft.name < old:
                 draft.unlink(missing_ok=True)
         oldest, needed = self._timeline.unneeded_before(_KEPT_INSTANTS)
         for path in self._folder.glob("*.parquet"):

@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from tautochrone.model.lake import DataFile, VersionFiles
 from tautochrone.model.names import TableName
 from tautochrone.model.s3 import S3_OPTIONS
 from tautochrone.model.sink import Digest, Intent
-from tautochrone.sinks.common.exclusive_files import link_files, read_range, size_of
+from tautochrone.sinks.common.exclusive_files import link_files, read_range, sizes_of
 from tautochrone.sinks.common.file_columns import (
     FileColumns,
     FileTypes,
@@ -187,7 +189,7 @@ class PaimonTable:
         fields = fields_of_table(self._sink, self._table, files.columns)
         by_name = {_name_of(file): file for file in files.files.values()}
         new = {name: file for name, file in by_name.items() if name not in before.files}
-        stored = {name: self._stored_fields(files, file) for name, file in new.items()}
+        stored = dict(zip(new, self._stored_fields(files, list(new.values())), strict=True))
         schema, schemas, numbers = self._numbered(before, fields, stored)
         changes = _Changes(schema=schema, schemas=schemas)
         names = [f"{BUCKET_FOLDER}/{name}" for name in new]
@@ -200,16 +202,19 @@ class PaimonTable:
         self._stage_vectors(files, by_name, before, changes)
         return changes
 
-    def _stored_fields(self, files: VersionFiles, file: DataFile) -> Fields:
-        """The columns as they are in a file.
+    def _stored_fields(self, files: VersionFiles, new: Sequence[DataFile]) -> list[Fields]:
+        """The columns as they are in each file.
 
         Raises:
-            SinkError: readers would not see in it what the lake has.
+            SinkError: readers would not see in one what the lake has.
         """
         columns = FileColumns(
             self._sink, self._table, files.columns, FileTypes(), by_id=True, folder=self._folder
         )
-        stored = list(columns.require_readable(file))
+        schemas = columns.require_readable(new)
+        return [self._fields_of(files, *each) for each in zip(new, map(list, schemas), strict=True)]
+
+    def _fields_of(self, files: VersionFiles, file: DataFile, stored: list[pa.Field]) -> Fields:
         if file.rows > _MAX_ROWS:
             raise unreadable_error(self._sink, self._table, file, f"it has {file.rows} rows")
         fields = fields_of_file(stored)
@@ -322,8 +327,9 @@ class PaimonTable:
         """A file that is missing, or has another size, has no rows."""
         state = self._snapshots.read()
         described = []
-        for name, file in state.files.items():
-            rows = file.rows if size_of(self._folder / BUCKET_FOLDER / name) == file.bytes else 0
+        sizes = sizes_of([self._folder / BUCKET_FOLDER / name for name in state.files])
+        for (name, file), size in zip(state.files.items(), sizes, strict=True):
+            rows = file.rows if size == file.bytes else 0
             vector = state.vectors.get(name)
             content = b"" if vector is None else self._vector(vector)
             described.append(_described(name, rows, 0 if vector is None else vector.positions, content))

@@ -23,12 +23,13 @@ from typing import Any
 
 from tautochrone.sinks.common.exclusive_files import (
     file_names,
+    of_each,
     put_if_absent,
     replace_file,
     sync_folder,
     write_synced,
 )
-from tautochrone.sinks.common.object_paths import StoredPath
+from tautochrone.sinks.common.object_paths import S3Path, StoredPath
 from tautochrone.sinks.common.publication import incomplete_error
 from tautochrone.sinks.paimon.manifests import (
     Added,
@@ -221,8 +222,13 @@ class PaimonSnapshots:
         if newest is not None and newest >= number:
             # One that is gone has expired.
             return not path.exists() or path.read_bytes() == snapshot.encode()
-        for name in staged:
-            if not (self._folder / name).exists():
+        are_there = of_each(
+            staged,
+            lambda name: (self._folder / name).exists(),
+            on_server=isinstance(self._folder, S3Path),
+        )
+        for name, is_there in zip(staged, are_there, strict=True):
+            if not is_there:
                 raise incomplete_error(self._folder, f"{name} is missing")
         for folder in {(self._folder / name).parent for name in staged}:
             sync_folder(folder)
