@@ -16,7 +16,7 @@ from tautochrone.runtime.dataset_changes import mirrors
 from tautochrone.sinks.common import object_paths
 
 
-def asked(options: Mapping[str, str], sink_format: str = "delta-publication") -> list[str]:
+def asked_sinks(options: Mapping[str, str], sink_format: str = "delta-publication") -> list[str]:
     sections = {"p": SimpleNamespace(format=sink_format, options=options)}
     job: Any = SimpleNamespace(
         settings=SimpleNamespace(sinks=sections),
@@ -33,17 +33,17 @@ def no_topology(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("folder", ["/lake/p", "file:///lake/p", "s3://bucket/p", "s3a://bucket/p"])
 def test_a_folder_may_have_tables_of_which_the_store_knows_nothing(folder: str) -> None:
-    assert asked({"folder": folder}) == ["p"]
+    assert asked_sinks({"folder": folder}) == ["p"]
 
 
 def test_what_was_never_used_needs_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked({"folder": "gs://bucket/p"}) == []
-    assert asked({"brokers": "b:9092"}, "kafka") == []
+    assert asked_sinks({"folder": "gs://bucket/p"}) == []
+    assert asked_sinks({"brokers": "b:9092"}, "kafka") == []
     monkeypatch.setitem(sys.modules, "boto3", None)
     object_paths._client.cache_clear()
-    assert asked({"folder": "s3://bucket/p"}) == []
+    assert asked_sinks({"folder": "s3://bucket/p"}) == []
 
 
 def test_wrong_options_are_not_passed_over() -> None:
     with pytest.raises(SinkError, match="SINK_OPTION_INVALID"):
-        asked({"folder": "s3://bucket/p", "s3.endpoint": "minio:9000"})
+        asked_sinks({"folder": "s3://bucket/p", "s3.endpoint": "minio:9000"})

@@ -188,9 +188,9 @@ def test_sizes_are_not_asked_for(lake: ToyLake, client: MemoryClient) -> None:
     sink = lake.open()
     last = len(lake.checkpoints)
     assert sink.audit(LINES, CheckpointNumber(last)) == sink.digest_files(lake.checkpoints[last][LINES])
-    asked = [key for key in client.keys("head_object") if key.endswith(".parquet")]
+    headed = [key for key in client.keys("head_object") if key.endswith(".parquet")]
     # Paimon asks whether the new files of each table are there, before the snapshot names them.
-    assert len(asked) == (4 if lake.format == "paimon" else 0), asked
+    assert len(headed) == (4 if lake.format == "paimon" else 0), headed
 
 
 def test_nothing_is_written_into_a_folder_of_another_lake(lake: ToyLake, client: MemoryClient) -> None:
