@@ -63,7 +63,7 @@ def test_the_store_of_another_release_is_refused_as_it_is(
 
 
 REFUSES = {
-    "plan": (["plan"],),
+    "plan": (["plan"], ["plan", "--build"], ["plan", "--drop"]),
     "query": (["query", "SELECT 1"],),
     "status": (["status"], ["status", "--history"]),
     "checkpoints": (["checkpoints"],),
@@ -94,7 +94,7 @@ REFUSES = {
 NEEDS_NO_STORE = {"init", "prepare", "dry-run", "doctor", "config", "sources", "support-bundle"}
 """Those that work without one, and say so where its contents are missing."""
 
-MIGRATES = {"run", "serve", "relocate"}
+MIGRATES = {"run", "apply", "serve", "relocate"}
 """Those that take a job over in any case, serve the store, or make a moved one usable."""
 
 

@@ -59,6 +59,7 @@ from tautochrone.runtime.job.effects import effects_from_environment
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.monitor import RunMonitor
+from tautochrone.runtime.job.ownership import Ownership
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.streams.change_logs import check_light_logs
 from tautochrone.runtime.streams.flow_settings import check_bad_records, check_limits, check_recreated_topics
@@ -323,12 +324,13 @@ class Project(Closeable):
         """
         return self._exit_stack.enter_context(existing_store(self.settings, self._emit))
 
-    def _store_of_job(self, *, migrate: bool) -> Store:
+    def _store_of_job(self, ownership: Ownership | None) -> Store:
         """The store, created as needed."""
-        if not migrate:
+        if ownership is None:
             require_release(self.settings)
         Path(self.settings.storage).mkdir(parents=True, exist_ok=True)
-        return self._exit_stack.enter_context(project_store(self.settings, self._emit))
+        store = project_store(self.settings, self._emit, ownership=ownership)
+        return self._exit_stack.enter_context(store)
 
     def open_read_point_server(self, store: Store) -> LocalReadPointServer:
         """Start a REST catalog of this process. It is closed with the project."""
@@ -373,16 +375,18 @@ class Project(Closeable):
         self._identity = identify(self.spec, self.settings, self._identity, self.effects)
         return self._identity
 
-    def job(self, full: Collection[str] | None = (), *, migrate: bool = True) -> Job:
+    def job(self, full: Collection[str] | None = (), *, ownership: Ownership | None = None) -> Job:
         """Everything that a run needs. The definitions are checked before anything is written.
 
         Args:
             full: see `analysed`.
-            migrate: bring the store to this release; not for what leaves the job to the process that runs it.
+            ownership: how the caller takes the job over. It brings the store to this release, which whoever
+                leaves the job to another process must not.
 
         Raises:
             DefinitionError, SettingsError: as of `analysed`.
-            MetaError: the store cannot be opened; without `migrate` `META_STORE_OTHER_RELEASE`.
+            MetaError: the store cannot be opened; `JOB_RUNNING`; without `ownership`
+                `META_STORE_OTHER_RELEASE`.
         """
         definitions, all_jobs = self.analysed(full)
         jobs = self.settings.jobs if self._roots is None else self._roots.without_tables(self.settings.jobs)
@@ -399,7 +403,7 @@ class Project(Closeable):
         use_database(self.base, self.settings.catalog.name, database, create=True)
         if self._roots is not None and self._renews_roots:
             self._roots.show(self.lake, all_jobs.external, sorted(_ingested(graph)), self._emit)
-        store = self._store_of_job(migrate=migrate)
+        store = self._store_of_job(ownership)
         read_points = self.open_read_point_server(store)
         self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
         return Job(
@@ -416,6 +420,7 @@ class Project(Closeable):
                 graph=graph,
                 sibling_tables=frozenset(all_jobs.order) - frozenset(graph.order),
             ),
+            ownership=Ownership() if ownership is None else ownership,
             lake_id=lake_id(self.settings, identity),
             monitor=monitor,
         )

@@ -46,7 +46,7 @@ from tautochrone.app.storage import (
     same_folder,
     write_identity,
 )
-from tautochrone.app.stores import existing_store, store_exists
+from tautochrone.app.stores import existing_store, project_store, store_exists
 from tautochrone.errors import LakeError, SettingsError
 from tautochrone.iceberg.maintenance.relocation import (
     Relocated,
@@ -183,7 +183,10 @@ class Relocation:
         settings, known = self._settings, self._known
         if not self._keeps or known is None or dry_run:
             return False
-        with existing_store(settings, migrate=True) as store:
+        from tautochrone.runtime.job.ownership import Ownership
+
+        # The storage is the one that it was: its job may run.
+        with existing_store(settings, ownership=Ownership()) as store:
             jobs = self._effects.perform(
                 Step.META_BELONG,
                 settings.job,
@@ -196,7 +199,8 @@ class Relocation:
         """Give the jobs of an embedded store to this copy. Those of a shared one are checked at each run."""
         settings = self._settings
         if embedded_store(settings) and store_exists(settings.meta_url):
-            with existing_store(settings, migrate=True) as store:
+            # What runs over the original leaves this copy alone, though its leases were copied.
+            with project_store(settings) as store:
                 renew = partial(store.jobs.become_copy, lake_id(settings, identity))
                 self._effects.perform(Step.META_BELONG, settings.job, renew)
 

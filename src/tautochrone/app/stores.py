@@ -3,12 +3,14 @@
 `http(s)://…` is a MetaService; anything else is a database that this process opens itself. Both are a
 `MetaStore`, and nothing behind this module knows which.
 
-A store that another release wrote is migrated only by what takes a job over and by `taut serve`. Everything
-else refuses it: the release that made it may still run the pipeline, and could not read it any more.
+A store that another release wrote is migrated only by what takes a job over, once no other job of it runs, and
+by `taut serve`. Everything else refuses it: the release that made it may still run the pipeline, and could not
+read it any more.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from tautochrone.model.events import Emit
 
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
+    from tautochrone.runtime.job.ownership import Ownership
 
 __all__ = [
     "existing_store",
@@ -60,30 +63,49 @@ def open_store(
     )
 
 
-def project_store(settings: Settings, emit: Emit | None = None) -> Store:
-    """The store that a project's settings name."""
+def project_store(
+    settings: Settings, emit: Emit | None = None, *, ownership: Ownership | None = None
+) -> Store:
+    """The store that a project's settings name; a database is created and migrated as needed.
+
+    Args:
+        settings: the project's.
+        emit: gets an event when a service does not answer, or a run is waited for.
+        ownership: how the caller becomes the owner of the settings' job. A store of an earlier release is
+            migrated when no job of it runs but what this may fence off.
+
+    Raises:
+        MetaError: as of `open_store`; `JOB_RUNNING`.
+    """
+    if ownership is not None and not is_service(settings.meta_url):
+        is_over = partial(ownership.is_over, settings.job)
+        return ownership.when_free(
+            emit or (lambda _: None), lambda: MetaStore.open(settings.meta_url, is_over=is_over)
+        )
     return open_store(
         settings.meta_url, token=settings.meta_token, retry_ms=settings.meta_retry_ms, emit=emit
     )
 
 
-def existing_store(settings: Settings, emit: Emit | None = None, *, migrate: bool = False) -> Store:
+def existing_store(
+    settings: Settings, emit: Emit | None = None, *, ownership: Ownership | None = None
+) -> Store:
     """The store that a project's settings name. It is never created.
 
     Args:
         settings: the project's.
-        emit: gets an event when a service does not answer.
-        migrate: only for what takes a job over: a store of an earlier release is migrated, not refused.
+        emit: see `project_store`.
+        ownership: see `project_store`. Without it a store of another release is refused, not migrated.
 
     Raises:
-        MetaError: `META_STORE_MISSING`, nothing has run yet; `META_STORE_OTHER_RELEASE`.
+        MetaError: `META_STORE_MISSING`, nothing has run yet; `META_STORE_OTHER_RELEASE`; `JOB_RUNNING`.
     """
     url = settings.meta_url
     if not is_service(url) and not store_exists(url):
         raise MetaError("META_STORE_MISSING", "This pipeline has not run yet", hint="`taut run` first")
-    if not migrate and not is_service(url):
+    if ownership is None and not is_service(url):
         return MetaStore.open(url, migrate=False)
-    return project_store(settings, emit)
+    return project_store(settings, emit, ownership=ownership)
 
 
 def require_store(settings: Settings) -> None:

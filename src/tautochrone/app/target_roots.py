@@ -207,7 +207,7 @@ class TargetRoots(Closeable):
         """Choose the checkpoint and the tables, and pin it."""
         other_spec, self._other = located_of_target(self._spec, self.source)
         try:
-            store = existing_store(self._other, migrate=False)
+            store = existing_store(self._other)
         except MetaError as error:
             if error.error_class != "META_STORE_MISSING":
                 raise

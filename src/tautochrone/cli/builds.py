@@ -44,10 +44,14 @@ def build(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> ProjectBuild | None:
-    from tautochrone.app.launch import locate_and_launch
+    from tautochrone.app.launch import launch
+    from tautochrone.app.locate import locate
+    from tautochrone.app.stores import require_release
 
     options = options_of(arguments)
-    located = locate_and_launch(options)
+    located = locate(options)
+    require_release(located[1])
+    launch(located[1], short_lived=True)
     from tautochrone.app.build import build_project
     from tautochrone.app.open import Project, log_event
 
@@ -120,7 +124,7 @@ def drop(arguments: argparse.Namespace) -> int:
     from tautochrone.app.launch import locate_and_launch
 
     options = options_of(arguments)
-    located = locate_and_launch(options)
+    located = locate_and_launch(options, reads_store=True)
     from tautochrone.app.open import Project, log_event
     from tautochrone.runtime.planning.drop_build import drop_build, drop_unknown_builds
 

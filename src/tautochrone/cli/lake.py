@@ -60,8 +60,7 @@ def adopt(arguments: argparse.Namespace) -> int:
             if arguments.dry_run and copied:
                 # What is not copied yet cannot be surveyed.
                 return 0
-        job = project.job(migrate=not arguments.dry_run)
-        job.ownership = ownership
+        job = project.job(ownership=None if arguments.dry_run else ownership)
         if arguments.from_pipeline is not None:
             hand_over(job, arguments.from_pipeline)
             return 0
@@ -264,8 +263,7 @@ def revise(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         require_release(located[1])
     with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job(migrate=not arguments.dry_run)
-        job.ownership = ownership_of(arguments)
+        job = project.job(ownership=None if arguments.dry_run else ownership_of(arguments))
         if arguments.names:
             return _revise(job, arguments)
         if arguments.confirm:

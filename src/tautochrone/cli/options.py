@@ -114,19 +114,18 @@ def ownership_of(arguments: argparse.Namespace) -> Ownership:
 
 
 def check_not_running(settings: Settings, ownership: Ownership, emit: Emit) -> None:
-    """Check that no other process runs the job, from the store alone; the takeover checks again.
+    """Check that no other process runs the job, from the store alone; the takeover checks again. A store of an
+    earlier release is migrated then, for which no other job that shares it may run either.
 
     Call it before Spark starts, so that a cron job that starts too early costs no JVM.
 
     Raises:
         MetaError: `JOB_RUNNING`.
     """
-    if ownership.takeover:
-        return
     from tautochrone.app.stores import existing_store
 
     try:
-        store = existing_store(settings, emit, migrate=True)
+        store = existing_store(settings, emit, ownership=ownership)
     except MetaError as error:
         if error.error_class == "META_STORE_MISSING":
             # Nothing has run yet, so no process runs the job.
@@ -159,6 +158,5 @@ def opened_job(arguments: argparse.Namespace, emit: Emit, *, changes: bool) -> I
     from tautochrone.app.open import Project
 
     with Project(options, emit, short_lived=True, located=located) as project:
-        job = project.job(migrate=changes)
-        job.ownership = ownership
+        job = project.job(ownership=ownership if changes else None)
         yield project, job

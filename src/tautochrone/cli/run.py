@@ -157,8 +157,7 @@ def _execute(
         full = None if arguments.full_refresh_all else selected[1]
         if restarts.full_refreshes_left is not None:
             full = restarts.full_refreshes_left
-        job = project.job(full)
-        job.ownership = ownership
+        job = project.job(full, ownership=ownership)
         selection = select(job.topology, *selected, everything=arguments.full_refresh_all)
         if restarts.full_refreshes_left is not None:
             # What was rebuilt before the restart is not rebuilt again.

@@ -19,12 +19,13 @@ from tautochrone.meta.sql.builds import SqlBuilds
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
 from tautochrone.meta.sql.datasets import SqlDatasets, SqlHistory
 from tautochrone.meta.sql.deliveries import SqlDeliveries
-from tautochrone.meta.sql.jobs import SqlJobs, SqlRegistrations
+from tautochrone.meta.sql.jobs import SqlJobs, SqlRegistrations, require_no_run
 from tautochrone.meta.sql.reads import SqlPins, SqlReads
 from tautochrone.meta.sql.recovery import SqlRecovery
 from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.closeable import Closeable
+from tautochrone.model.jobs import RunProcess
 
 __all__ = ["MetaStore"]
 
@@ -37,21 +38,33 @@ class MetaStore(Closeable):
     """
 
     @classmethod
-    def open(cls, url: str, *, clock: Callable[[], int] = now_ms, migrate: bool = True) -> MetaStore:
+    def open(
+        cls,
+        url: str,
+        *,
+        clock: Callable[[], int] = now_ms,
+        migrate: bool = True,
+        is_over: Callable[[str, RunProcess | None], bool] | None = None,
+    ) -> MetaStore:
         """Open a store, creating or migrating it.
 
         Args:
             url: a SQLAlchemy URL, such as `sqlite:////path/meta.db`.
             clock: epoch milliseconds.
             migrate: if not, a store that this release has not made or migrated is refused.
+            is_over: whether the run of a job, with its process if that is known, counts as ended although its
+                lease has not. A store of an earlier release is not migrated while other jobs run; None: it
+                is, whatever runs.
 
         Raises:
-            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`; without `migrate`
-                `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
+            MetaError: `META_STORE_FAILED`, `META_STORE_BUSY`, `META_STORE_TOO_NEW`; with `is_over`
+                `JOB_RUNNING`; without `migrate` `META_STORE_MISSING`, `META_STORE_OTHER_RELEASE`.
         """
         database = StoreDatabase(url)
         try:
-            if migrate:
+            if migrate and is_over is not None:
+                database.migrate(lambda connection: require_no_run(connection, clock(), is_over))
+            elif migrate:
                 database.migrate()
             else:
                 database.require_migrated()

@@ -9,7 +9,7 @@ wait: each reads one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,16 @@ class StoreDatabase:
                     _lock_writers(connection, durable=durable)
                 yield connection
 
-    def migrate(self) -> None:
+    def migrate(self, require_unused: Callable[[Connection], None] = lambda _: None) -> None:
         """Create the schema or bring it to `HEAD`. Several processes may call it at once.
 
+        Args:
+            require_unused: called in the transaction that brings an earlier release's schema to `HEAD`; its
+                error leaves the schema as it is. It may read what the first release wrote.
+
         Raises:
-            MetaError: `META_STORE_UNRELEASED`; `META_STORE_TOO_NEW`; `META_STORE_FAILED`, `META_STORE_BUSY`.
+            MetaError: `META_STORE_UNRELEASED`; `META_STORE_TOO_NEW`; `META_STORE_FAILED`, `META_STORE_BUSY`;
+                those of `require_unused`.
         """
         if self.is_sqlite:
             self._make_folder()
@@ -102,7 +107,7 @@ class StoreDatabase:
             if revision is None:
                 _create(connection)
             elif revision != HEAD:
-                _upgrade(connection, revision)
+                _upgrade(connection, revision, require_unused)
 
     def require_migrated(self) -> None:
         """Check that the store is as this release makes it. Changes nothing.
@@ -245,12 +250,13 @@ def _create(connection: Connection) -> None:
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
-def _upgrade(connection: Connection, revision: str) -> None:
+def _upgrade(connection: Connection, revision: str, require_unused: Callable[[Connection], None]) -> None:
     if revision in _UNRELEASED:
         raise _unreleased_error()
     # Imported here because it takes half a second, which only stores of older releases need.
     from alembic import command
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
     config = Config()
@@ -258,6 +264,9 @@ def _upgrade(connection: Connection, revision: str) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     try:
+        # Fails for a store of a later release, whoever uses it.
+        ScriptDirectory.from_config(config).get_revision(revision)
+        require_unused(connection)
         command.upgrade(config, "head")
     except CommandError as error:
         raise MetaError(

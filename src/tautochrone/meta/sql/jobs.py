@@ -10,7 +10,7 @@ over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -406,6 +406,38 @@ def _require_free_job(
     raise _job_running_error(connection, row, process, now)
 
 
+def require_no_run(
+    connection: Connection, now: int, is_over: Callable[[str, RunProcess | None], bool]
+) -> None:
+    """Check that no job of a store of an earlier release has a living owner: a process of that release could
+    not open the store again once it is migrated. Reads only what the first release wrote.
+
+    Args:
+        is_over: see `MetaStore.open`.
+
+    Raises:
+        MetaError: `JOB_RUNNING`.
+    """
+    columns = (_J.name, _J.state, _J.owner, _J.lease_until_ms, _J.started_ms, _J.process)
+    for row in connection.execute(select(*columns).order_by(_J.name)):
+        if not is_alive(row.state, row.lease_until_ms, now):
+            continue
+        process = None if row.process is None else RunProcess(**row.process)
+        if is_over(row.name, process):
+            continue
+        left_ms = row.lease_until_ms - now
+        raise MetaError(
+            "JOB_RUNNING",
+            f"Job {row.name} is run by {_owner_text(row, row.process or {})} over a store of an earlier "
+            "release, which that process could not open any more if it were migrated",
+            hint="end the runs of all jobs that share the store first; should the process be "
+            f"dead and not of this machine, its lease ends in {left_ms / 1000:.0f} s",
+            retryable=True,
+            sqlstate="55006",
+            parameters=_owner_parameters(row, row.process or {}, now),
+        )
+
+
 def _ownership_columns(
     claim: Claim | None, now: int, lease_ms: int, owner: str | None = None
 ) -> dict[str, Any]:
@@ -437,6 +469,20 @@ def _ended_before(row: Row[Any] | None, now: int) -> Any:
     return as_json(RunEnd(at_ms=row.heartbeat_ms or row.started_ms or 0, error=error))
 
 
+def _owner_text(row: Row[Any], process: Mapping[str, Any]) -> str:
+    owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
+    if process.get("pid") is not None:
+        owner = f"process {process['pid']} on host {process['host']}"
+    return owner if row.started_ms is None else f"{owner} since {_iso_time(row.started_ms)}"
+
+
+def _owner_parameters(row: Row[Any], process: Mapping[str, Any], now: int) -> dict[str, str]:
+    parameters = {"job": row.name, "owner": row.owner or ""}
+    parameters |= {key: str(process[key]) for key in ("host", "pid") if process.get(key) is not None}
+    parameters["since_ms"] = "" if row.started_ms is None else str(row.started_ms)
+    return parameters | {"lease_left_ms": str(row.lease_until_ms - now)}
+
+
 def _job_running_error(
     connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int
 ) -> MetaError:
@@ -444,24 +490,17 @@ def _job_running_error(
     open_checkpoints = pending(connection, job)
     count = select(func.count()).where(_D.job == job, _D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))
     datasets = connection.execute(count).scalar_one()
-    parameters = {"job": job, "owner": row.owner or "", "datasets": str(datasets)}
-    parameters |= {key: str(process[key]) for key in ("host", "pid") if process.get(key) is not None}
-    parameters["since_ms"] = "" if row.started_ms is None else str(row.started_ms)
+    parameters = {**_owner_parameters(row, process, now), "datasets": str(datasets)}
     left_ms = row.lease_until_ms - now
-    parameters["lease_left_ms"] = str(left_ms)
     if open_checkpoints:
         done = datasets - len(unrecorded_datasets(connection, job, open_checkpoints[0]))
         parameters |= {"checkpoint": str(open_checkpoints[0]), "done": str(done)}
         progress = f"checkpoint {open_checkpoints[0]} is open, with {done} of {datasets} datasets done"
     else:
         progress = "no checkpoint of it is open"
-    owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
-    if process.get("pid") is not None:
-        owner = f"process {process['pid']} on host {process['host']}"
-    since_start = "" if row.started_ms is None else f" since {_iso_time(row.started_ms)}"
     return MetaError(
         "JOB_RUNNING",
-        f"Job {job} is run by {owner}{since_start}; {progress}",
+        f"Job {job} is run by {_owner_text(row, process)}; {progress}",
         hint="--wait waits until it has ended, --takeover fences it off; should it be dead and not of this "
         f"machine, its lease ends in {left_ms / 1000:.0f} s",
         retryable=True,

@@ -149,11 +149,18 @@ class Ownership:
         Raises:
             MetaError: `JOB_RUNNING`, as of `require_free`.
         """
+        return self.when_free(emit, lambda: take(self.claim(store, job)))
+
+    def when_free(self, emit: events.Emit, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until it raises no `JOB_RUNNING` more, and return its result.
+
+        Raises:
+            MetaError: `JOB_RUNNING`, as of `require_free`.
+        """
         reported: str | None = None
         while True:
-            claim = self.claim(store, job)
             try:
-                return take(claim)
+                return attempt()
             except MetaError as error:
                 if error.error_class != "JOB_RUNNING" or not self._may_wait():
                     raise
@@ -162,7 +169,7 @@ class Ownership:
                     reported = details.get("owner")
                     emit(
                         events.WaitingForRun(
-                            job=job,
+                            job=details["job"],
                             owner=reported,
                             host=details.get("host"),
                             pid=int(details["pid"]) if "pid" in details else None,
@@ -179,6 +186,10 @@ class Ownership:
             if self.cancelled.wait(_POLL_S):
                 # The run was stopped while it waits: the next try is the last one.
                 self.wait_ms = 0
+
+    def is_over(self, job: str, owner: str, process: RunProcess | None) -> bool:
+        """Whether a run of `owner` need not be waited for by this owner of `job`, although its lease lasts."""
+        return (self.takeover and owner == job) or (process is not None and self.has_ended(process))
 
     def _may_wait(self) -> bool:
         if self.wait_ms is None:
