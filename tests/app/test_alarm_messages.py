@@ -15,7 +15,7 @@ import pytest
 
 from tautochrone.app.alarms import AlarmLoop, evaluate_and_notify, send_test
 from tautochrone.app.locate import Options, locate
-from tautochrone.errors import SettingsError
+from tautochrone.errors import MetaError, SettingsError
 from tautochrone.meta import MetaStore
 from tautochrone.model.alarms import NotificationForm, Notified
 from tautochrone.model.run_report import RunEnd
@@ -170,6 +170,46 @@ def test_the_loop_goes_on_after_a_failure(
     with AlarmLoop(plant.store, (AlarmTarget(name="ops", url=receiver.url),), every_s=0.01):
         assert receiver.got.wait(30)
     assert receiver.bodies[0]["message"] == "fired"
+
+
+def test_an_error_of_a_target_is_not_one_of_the_evaluation(
+    plant: Plant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> object:
+        refused.set()
+        raise MetaError("META_STORE_BUSY", "it stayed locked")
+
+    refused = Event()
+    monkeypatch.setattr(plant.store.alarms, "claim_notifications", refuse)
+    with AlarmLoop(plant.store, (AlarmTarget(name="ops", url=receiver.url),), every_s=0.01):
+        assert refused.wait(30)
+    assert "messages about alarms were not sent to ops: [META_STORE_BUSY]" in caplog.text
+    assert "not evaluated" not in caplog.text
+
+
+def test_a_loop_that_stops_sends_no_further_message(
+    plant: Plant, silent: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its store may be closed by the time a slow target has taken several."""
+    claim, claimed = plant.store.alarms.claim_notifications, list[int]()
+
+    def claim_twice(*claimed_by: Any) -> object:
+        due = claim(*claimed_by)
+        claimed.append(2 * len(due))
+        return (*due, *due)
+
+    monkeypatch.setattr(plant.store.alarms, "claim_notifications", claim_twice)
+    plant.fails()
+    loop = AlarmLoop(plant.store, (AlarmTarget(name="ops", url=silent.url),), every_s=0.01)
+    assert silent.got.wait(30)
+    closing = Thread(target=loop.close)
+    closing.start()
+    while not loop._stopped.is_set():
+        closing.join(0.01)
+    silent.answers.set()
+    closing.join(30)
+    assert claimed == [2]
+    assert len(silent.bodies) == 1
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tautochrone.app.plan import plan
 from tautochrone.app.stores import existing_store
 from tautochrone.app.unchanged import (
     News,
+    SinceLastRun,
     end_without_news,
     last_run,
     program_of,
@@ -31,7 +33,7 @@ from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.client import LocalService
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model import events
-from tautochrone.model.jobs import Claim
+from tautochrone.model.jobs import Claim, JobStatus, Liveness
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.ownership import Ownership, process_of
 from tautochrone.runtime.loop.run import Run
@@ -263,6 +265,30 @@ def test_news_are_part_of_the_jobs(project: Project) -> None:
         (answered,) = client.get("/api/v1/jobs").json()
     assert job.since_last_run_code == answered["since_last_run_code"] == ReasonCode.FILES_SINCE_LAST_RUN
     assert answered["since_last_run_params"] == {"folders": str(project.folder)}
+
+
+def test_news_that_are_asked_for_often_are_looked_for_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, looks = project.pipeline.settings, list[str]()
+
+    def look(_settings: object, job: JobStatus) -> Reason:
+        looks.append(job.name)
+        return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
+
+    monkeypatch.setattr(unchanged, "since_last_run", look)
+    with existing_store(settings) as store:
+        (job,) = store.jobs.states()
+    news = SinceLastRun(settings)
+    assert news(job) == news(job)
+    assert len(looks) == 1
+    news(replace(job, fence=job.fence + 1))
+    news(replace(job, fence=job.fence + 1, liveness=Liveness.RUNNING))
+    assert len(looks) == 3
+    soon_over = SinceLastRun(settings, counts_s=0)
+    assert soon_over(job) == soon_over(job)
+    assert len(looks) == 5
+    assert SinceLastRun(None)(job) is None
 
 
 def since(project: Project) -> ReasonCode:

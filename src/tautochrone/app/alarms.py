@@ -48,8 +48,13 @@ def evaluate_and_notify(store: Store, targets: Sequence[AlarmTarget]) -> None:
             list(pool.map(partial(_notify_target, store), targets))
 
 
-def _notify_target(store: Store, target: AlarmTarget) -> None:
+def _notify_target(
+    store: Store, target: AlarmTarget, has_stopped: Callable[[], bool] = lambda: False
+) -> None:
     for due in store.alarms.claim_notifications(target.name, _LEASE_MS, _CLAIMED):
+        if has_stopped():
+            # Whoever evaluates next sends the others, once their lease is over.
+            return
         _notify(store, target, due)
 
 
@@ -124,15 +129,12 @@ class AlarmLoop(Closeable):
         self._stopped = threading.Event()
         # Set when a target's thread has something to look at.
         self._evaluated = [threading.Event() for _ in targets]
-        works = [
-            self._evaluate,
-            *(
-                partial(self._notify, target, evaluated)
-                for target, evaluated in zip(targets, self._evaluated, strict=True)
-            ),
-        ]
+        works: list[tuple[Callable[[], None], str]] = [(self._evaluate, "alarms were not evaluated")]
+        for target, evaluated in zip(targets, self._evaluated, strict=True):
+            notify = partial(self._notify, target, evaluated)
+            works.append((notify, f"messages about alarms were not sent to {target.name}"))
         self._threads = [
-            threading.Thread(target=self._repeat, args=(work,), name="tautochrone-alarms", daemon=True)
+            threading.Thread(target=self._repeat, args=work, name="tautochrone-alarms", daemon=True)
             for work in works
         ]
         for thread in self._threads:
@@ -146,17 +148,17 @@ class AlarmLoop(Closeable):
         for thread in self._threads:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
-    def _repeat(self, work: Callable[[], None]) -> None:
+    def _repeat(self, work: Callable[[], None], failure: str) -> None:
         while not self._stopped.is_set():
             try:
                 work()
             except TautochroneError as error:
                 # A busy or unreachable store: the next round tries again.
-                _log.warning("alarms were not evaluated: [%s] %s", error.error_class, error.message)
+                _log.warning("%s: [%s] %s", failure, error.error_class, error.message)
                 self._stopped.wait(self._every_s)
             except Exception as error:
                 # Without this thread nobody would be told anything.
-                _log.error("alarms were not evaluated: %s", trace_of(error, "alarms"))
+                _log.error("%s: %s", failure, trace_of(error, "alarms"))
                 self._stopped.wait(self._every_s)
 
     def _evaluate(self) -> None:
@@ -169,4 +171,4 @@ class AlarmLoop(Closeable):
         evaluated.wait()
         evaluated.clear()
         if not self._stopped.is_set():
-            _notify_target(self._store, target)
+            _notify_target(self._store, target, self._stopped.is_set)

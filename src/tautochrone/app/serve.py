@@ -19,7 +19,7 @@ from tautochrone.app.locate import Options, locate
 from tautochrone.app.publications import published_as
 from tautochrone.app.serving import announced
 from tautochrone.app.storage import check_storage
-from tautochrone.app.unchanged import since_last_run
+from tautochrone.app.unchanged import SinceLastRun
 from tautochrone.errors import SettingsError
 from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.app import create_app
@@ -27,8 +27,6 @@ from tautochrone.metaservice.coordinator import CoordinatorLoop, TransactionCoor
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.pages import Forms
 from tautochrone.metaservice.server import listen, uri_of, uvicorn_server
-from tautochrone.model.jobs import JobStatus
-from tautochrone.model.reason import Reason
 from tautochrone.model.transactions import CLIENT
 from tautochrone.project.settings import ParticipantSettings, Settings
 from tautochrone.project.spec import PipelineSpec
@@ -116,7 +114,7 @@ def run(
             instance=instance,
             proxies=proxies,
             published_as=(lambda _: {}) if settings is None else partial(published_as, settings, store),
-            since_last_run=partial(_since_last_run, settings),
+            since_last_run=SinceLastRun(settings),
         )
         if located is not None:
             exit_stack.enter_context(announced(*located, uri_of(bound), instance, has_spark=False))
@@ -144,11 +142,6 @@ def _require_addresses(proxies: Collection[str]) -> None:
                 f"{proxy} is no IP address",
                 hint="name a proxy by the address that its requests come from, such as 127.0.0.1",
             ) from error
-
-
-def _since_last_run(settings: Settings | None, job: JobStatus) -> Reason | None:
-    """What came since the last run of the project's job, as far as that is known without another one."""
-    return since_last_run(settings, job) if settings is not None else None
 
 
 def _located(options: Options, meta_url: str | None) -> tuple[PipelineSpec, Settings]:

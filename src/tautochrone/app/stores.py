@@ -3,9 +3,9 @@
 `http(s)://…` is a MetaService; anything else is a database that this process opens itself. Both are a
 `MetaStore`, and nothing behind this module knows which.
 
-A store that another release wrote is migrated only by what takes a job over, once no other job of it runs, and
-by `taut serve`. Everything else refuses it: the release that made it may still run the pipeline, and could not
-read it any more.
+A store that another release wrote is migrated only by what takes a job over, once no other job of it runs,
+and by `taut serve`. Everything else refuses it: the release that made it may still run the pipeline, and
+could not open it again.
 """
 
 from __future__ import annotations

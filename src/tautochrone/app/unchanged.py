@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.errors import MetaError, TautochroneError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LastRun",
     "News",
+    "SinceLastRun",
     "definitions_of",
     "end_without_news",
     "has_same_definitions",
@@ -298,6 +300,32 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     if not changed:
         return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
     return Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))
+
+
+class SinceLastRun:
+    """`since_last_run` for readers who ask often, such as pages that renew themselves: it goes through all
+    folders of sources, so an answer counts for some seconds. Safe to share between threads.
+
+    Args:
+        settings: the project's; None: nothing is known of any job.
+    """
+
+    def __init__(self, settings: Settings | None, *, counts_s: float = 5.0) -> None:
+        self._settings, self._counts_s = settings, counts_s
+        self._lock = Lock()
+        self._answers: dict[str, tuple[float, JobStatus, Reason | None]] = {}
+
+    def __call__(self, job: JobStatus) -> Reason | None:
+        if self._settings is None:
+            return None
+        # Whoever asks meanwhile waits for the same answer.
+        with self._lock:
+            until, asked_for, answer = self._answers.get(job.name, (0.0, job, None))
+            is_same = (asked_for.fence, asked_for.liveness) == (job.fence, job.liveness)
+            if not is_same or time.monotonic() >= until:
+                answer = since_last_run(self._settings, job)
+                self._answers[job.name] = (time.monotonic() + self._counts_s, job, answer)
+            return answer
 
 
 # -- what a run depends on -----------------------------------------------------------------------------------

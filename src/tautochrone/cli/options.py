@@ -114,8 +114,8 @@ def ownership_of(arguments: argparse.Namespace) -> Ownership:
 
 
 def check_not_running(settings: Settings, ownership: Ownership, emit: Emit) -> None:
-    """Check that no other process runs the job, from the store alone; the takeover checks again. A store of an
-    earlier release is migrated then, for which no other job that shares it may run either.
+    """Check that no other process runs the job, from the store alone; the takeover checks again. A store of
+    an earlier release is migrated then, for which no other job that shares it may run either.
 
     Call it before Spark starts, so that a cron job that starts too early costs no JVM.
 

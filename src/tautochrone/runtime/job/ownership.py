@@ -187,9 +187,9 @@ class Ownership:
                 # The run was stopped while it waits: the next try is the last one.
                 self.wait_ms = 0
 
-    def is_over(self, job: str, owner: str, process: RunProcess | None) -> bool:
-        """Whether a run of `owner` need not be waited for by this owner of `job`, although its lease lasts."""
-        return (self.takeover and owner == job) or (process is not None and self.has_ended(process))
+    def is_over(self, job: str, running: str, process: RunProcess | None) -> bool:
+        """Whether the owner of `job` need not wait for a run of the job `running` whose lease lasts."""
+        return (self.takeover and running == job) or (process is not None and self.has_ended(process))
 
     def _may_wait(self) -> bool:
         if self.wait_ms is None:

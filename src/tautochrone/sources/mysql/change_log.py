@@ -56,6 +56,7 @@ from tautochrone.sources.mysql.markers import (
 from tautochrone.sources.mysql.reader import LogReader
 from tautochrone.sources.mysql.rows import LAST_SEQUENCE, truncate_row
 from tautochrone.sources.mysql.server import (
+    FileTimes,
     awaited_transactions,
     check_prerequisites,
     check_server,
@@ -98,6 +99,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         # Tasks get it: a method of this object would send them its connection.
         self._charsets = Charsets(partial(connect, capture.address))
         self._same_log = SameLog(self._connect, capture.name, self.name)
+        self._file_times = FileTimes(self._connect)
         self._cascades: Mapping[str, Sequence[Cascade]] | None = None
         self._idle: tuple[int, int] | None = None
         """A position and how far the log was when there was nothing to take behind it."""
@@ -426,7 +428,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
         """The file of the log from which a position goes on."""
         if position is None:
             return ()
-        kept = self._on_connection(lambda connection: kept_log(connection, self._connect, position))
+        kept = self._on_connection(lambda connection: kept_log(connection, self._file_times, position))
         return () if kept is None else (kept,)
 
     def check_prerequisites(self) -> str:
@@ -444,6 +446,7 @@ class MySQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def _forget_server(self) -> None:
         self._same_log.forget()
+        self._file_times = FileTimes(self._connect)
         self._idle = self._cascades = None
 
     def _disconnect(self, connection: Any) -> None:

@@ -16,6 +16,7 @@ from tautochrone.sources.mysql.markers import FILE, server_of, shift_of
 from tautochrone.sources.mysql.tables import CapturedTable
 
 __all__ = [
+    "FileTimes",
     "awaited_transactions",
     "check_prerequisites",
     "check_server",
@@ -108,38 +109,92 @@ def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
     return {"bytes": sum(size for file, size in sizes.items() if file >= number) - read}
 
 
-def kept_log(connection: Any, connect: Callable[[], Any], position: LogPosition) -> KeptLog | None:
+class FileTimes:
+    """When the server began files of its log. Asking costs a connection, and the answer never changes.
+
+    Args:
+        connect: opens another connection.
+    """
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        # A log is read at one position, so one file counts at a time.
+        self._newest: tuple[str, str, int] | None = None
+
+    def begun_ms(self, log: str, file: str) -> int | None:
+        """In epoch milliseconds; None: the server cannot send the file.
+
+        Args:
+            log: which server's log it is.
+        """
+        if self._newest is None or self._newest[:2] != (log, file):
+            begun_ms = file_begun_ms(self._connect, file)
+            if begun_ms is None:
+                return None
+            self._newest = log, file, begun_ms
+        return self._newest[2]
+
+
+def kept_log(connection: Any, times: FileTimes, position: LogPosition) -> KeptLog | None:
     """The file that a position needs, and from when on the server may remove it; None: the position is in the
     log of another server.
 
     A server removes files by age, whoever has read them. The age of a file counts from its last change, which
     is when the next one was begun. The one that is written to is never removed.
 
-    Args:
-        connect: opens another connection.
+    Raises:
+        IngestError: `CAPTURE_LOG_FILE_NOT_READABLE`.
     """
-    if flavor_of(connection).log_name(connection) != server_of(position):
+    log = flavor_of(connection).log_name(connection)
+    if log != server_of(position):
         return None
     file = position.marker[FILE]
-    files = [row[0] for row in fetch(connection, "SHOW BINARY LOGS")]
     expires_after_ms = _expiry_ms(connection)
-    expires_ms = None
-    if expires_after_ms is not None and file in files:
-        (now_s,) = fetch_one(connection, "SELECT UNIX_TIMESTAMP()")
-        following = next(iter(files[files.index(file) + 1 :]), None)
-        changed_ms = None if following is None else file_begun_ms(connect, following)
-        expires_ms = (int(now_s) * 1000 if changed_ms is None else changed_ms) + expires_after_ms
+    if expires_after_ms is None:
+        changed_ms, is_lost = None, file not in _log_files(connection)
+    else:
+        changed_ms = _changed_ms(connection, times, log, file)
+        is_lost = changed_ms is None
+    expires_ms = None if changed_ms is None or expires_after_ms is None else changed_ms + expires_after_ms
     return KeptLog(
         name=file,
         is_own=True,
         distance_bytes=None,
         kept_bytes=None,
-        is_lost=file not in files,
+        is_lost=is_lost,
         last_read=None,
         drop="",
         expires_ms=expires_ms,
         expires_after_ms=expires_after_ms,
     )
+
+
+def _changed_ms(connection: Any, times: FileTimes, log: str, file: str) -> int | None:
+    """When a file was changed last, by the server's clock; None: the server does not have it."""
+    unreadable = None
+    while True:
+        files = _log_files(connection)
+        if file not in files:
+            return None
+        following = next(iter(files[files.index(file) + 1 :]), None)
+        if following is None:
+            (now_s,) = fetch_one(connection, "SELECT UNIX_TIMESTAMP()")
+            return int(now_s) * 1000
+        begun_ms = times.begun_ms(log, following)
+        if begun_ms is not None:
+            return begun_ms
+        if following == unreadable:
+            raise IngestError(
+                "CAPTURE_LOG_FILE_NOT_READABLE",
+                f"The server has the file {following} of its binary log, and does not send it",
+                hint="SHOW BINLOG EVENTS IN the file, or the server's error log, says why",
+            )
+        # It may have been removed after it was listed; then a newer list lacks this file too.
+        unreadable = following
+
+
+def _log_files(connection: Any) -> list[str]:
+    return [row[0] for row in fetch(connection, "SHOW BINARY LOGS")]
 
 
 def _expiry_ms(connection: Any) -> int | None:
