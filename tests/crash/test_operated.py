@@ -195,12 +195,14 @@ class Day:
         """The receiver got a message for each alarm of the script and one at its end."""
         receiver, fired = self._operated.receiver, self._fired
         self._until(lambda: len(receiver.messages) >= 2 * len(fired))
-        begins, ends = (
-            [(m["id"], m["rule"], m["subject"]) for m in receiver.messages if m["message"] == kind]
-            for kind in ("fired", "resolved")
-        )
+        begins, ends = self._messages("fired"), self._messages("resolved")
         assert [alarm for _, *alarm in begins] == [[*alarm] for alarm in fired]
         assert Counter(ends) == Counter(begins)
+
+    def _messages(self, kind: str) -> list[tuple[int, str, str]]:
+        """The ids, rules and subjects of the alarms about which the receiver got such messages."""
+        messages = self._operated.receiver.messages
+        return [(each["id"], each["rule"], each["subject"]) for each in messages if each["message"] == kind]
 
     def _publishes_a_row_to(self, sink: str) -> None:
         """A mirror gets a new row, whatever the other one does."""
@@ -221,6 +223,8 @@ class Day:
             began = time.monotonic()
         self._fired += [alarm for alarm in alarms if alarm not in self._open]
         self._open = {*alarms}
+        # An alarm that is over before its message is sent has none.
+        self._until(lambda: len(self._messages("fired")) >= len(self._fired))
 
     def _wrong(self, expected: Expected, alarms: set[tuple[str, str]]) -> dict[str, object]:
         """What readers say that is not expected."""

@@ -300,6 +300,23 @@ def test_what_follows_from_a_job_that_is_down_fires_and_ends_nothing(
     assert set(plant.evaluate()) == {AlarmRule.JOB_NOT_RUNNING, AlarmRule.SINK_BEHIND}
 
 
+def test_a_sink_is_late_with_what_it_can_get(local_plant: Plant) -> None:
+    """It shows all its tables at one instant, so it stays where one that fails stands."""
+    plant = local_plant
+    failure = Reason.of(ReasonCode.REFRESH_FAILED, error_class="DIVIDE_BY_ZERO", text="by zero")
+    plant.checkpoint(failure)
+    for _ in range(30):
+        plant.passes(14_000)
+    assert plant.evaluate() == [AlarmRule.DATASET_FAILING]
+    plant.checkpoint()
+    assert plant.evaluate() == []
+    for _ in range(30):
+        plant.passes(14_000)
+    assert plant.evaluate() == [AlarmRule.SINK_BEHIND]
+    plant.deliver()
+    assert plant.evaluate() == []
+
+
 def test_acknowledging(local_plant: Plant) -> None:
     plant = local_plant
     killed(plant)

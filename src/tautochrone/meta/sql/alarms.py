@@ -18,11 +18,12 @@ from tautochrone.meta.queries.checkpoints import job_statuses
 from tautochrone.meta.queries.dataset_statuses import statuses_of
 from tautochrone.meta.queries.run_reports import as_json, notified_from_json
 from tautochrone.meta.queries.topology import read_topology
-from tautochrone.meta.sql.deliveries import sink_statuses
+from tautochrone.meta.sql.deliveries import deliverable_since_ms, sink_statuses
 from tautochrone.meta.sql.transactions import needing_attention
 from tautochrone.model.alarms import Alarm, AlarmLevel, AlarmRule, Condition, DueNotification, Notified
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.reason import Reason
+from tautochrone.model.sink import SinkStatus
 
 __all__ = ["SqlAlarms"]
 
@@ -124,10 +125,17 @@ def _conditions(connection: Connection, now: int) -> dict[tuple[str, str], Condi
         jobs={job.name: job for job in job_statuses(connection, topology, now)},
         datasets=statuses_of(connection, now),
         checkpoints=_open_checkpoints(connection),
-        sinks=sink_statuses(connection),
+        sinks=[_with_deliverable(connection, sink) for sink in sink_statuses(connection)],
         transactions=needing_attention(connection, _MAX_TRANSACTIONS),
     )
     return {condition.key: condition for condition in conditions_of(facts)}
+
+
+def _with_deliverable(connection: Connection, sink: SinkStatus) -> SinkStatus:
+    """A sink that is behind since it could get a checkpoint: a table that fails is an alarm of its own."""
+    if sink.behind_since_ms is None:
+        return sink
+    return replace(sink, behind_since_ms=deliverable_since_ms(connection, sink))
 
 
 def _open_checkpoints(connection: Connection) -> list[OpenCheckpoint]:

@@ -24,7 +24,7 @@ from tautochrone.model.sink import (
     SinkStatus,
 )
 
-__all__ = ["SqlDeliveries", "sink_statuses"]
+__all__ = ["SqlDeliveries", "deliverable_since_ms", "sink_statuses"]
 
 _D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
 _PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
@@ -216,6 +216,23 @@ def sink_statuses(connection: Connection) -> tuple[SinkStatus, ...]:
     behind = select(func.min(_C.published_at_ms)).where(missing).correlate(t.deliveries).scalar_subquery()
     query = select(t.deliveries, newest.label("newest"), behind.label("behind_since_ms"))
     return tuple(map(_status, connection.execute(query.order_by(_D.sink))))
+
+
+def deliverable_since_ms(connection: Connection, sink: SinkStatus) -> int | None:
+    """When the oldest checkpoint was published that a sink lacks and can get; None: there is none. Readers
+    and sinks pass over a checkpoint in which one of their tables failed."""
+    delivered = 0 if sink.delivered is None else sink.delivered.checkpoint
+    failures = t.failures.c
+    of_tables = failures.dataset.in_([str(table) for table in sink.tables])
+    failed = select(failures.checkpoint).where(of_tables & (failures.checkpoint > delivered))
+    missing = (
+        _C.number.in_(select(_P.checkpoint).where(_P.job == sink.job))
+        & _C.state.in_(_PUBLISHED_STATES)
+        & (_C.number > delivered)
+        & _C.number.not_in(failed)
+    )
+    since_ms: int | None = connection.execute(select(func.min(_C.published_at_ms)).where(missing)).scalar()
+    return since_ms
 
 
 def _status(row: Row[Any]) -> SinkStatus:

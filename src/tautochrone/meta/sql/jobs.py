@@ -418,7 +418,7 @@ def require_no_run(
     Raises:
         MetaError: `JOB_RUNNING`.
     """
-    columns = (_J.name, _J.state, _J.owner, _J.lease_until_ms, _J.started_ms, _J.process)
+    columns: list[Any] = [_J.name, _J.state, _J.owner, _J.lease_until_ms, _J.started_ms, _J.process]
     for row in connection.execute(select(*columns).order_by(_J.name)):
         if not is_alive(row.state, row.lease_until_ms, now):
             continue
