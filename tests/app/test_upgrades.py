@@ -33,6 +33,7 @@ BACK_TO_FIRST = (
     "ALTER TABLE jobs DROP COLUMN report",
     "ALTER TABLE jobs DROP COLUMN ended",
     "ALTER TABLE datasets DROP COLUMN pending_change",
+    "ALTER TABLE pins DROP COLUMN followed",
 )
 
 
