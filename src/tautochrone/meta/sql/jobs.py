@@ -498,9 +498,10 @@ def _job_running_error(
         progress = f"checkpoint {open_checkpoints[0]} is open, with {done} of {datasets} datasets done"
     else:
         progress = "no checkpoint of it is open"
+    owner = _owner_text(row, process)
     return MetaError(
         "JOB_RUNNING",
-        f"Job {job} is run by {_owner_text(row, process)}; {progress}",
+        f"Job {job} is run by {owner}; {progress}",
         hint="--wait waits until it has ended, --takeover fences it off; should it be dead and not of this "
         f"machine, its lease ends in {left_ms / 1000:.0f} s",
         retryable=True,
