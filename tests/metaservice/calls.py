@@ -44,7 +44,7 @@ READS = {
     "checkpoints.states",
     "checkpoints.unexpired", "checkpoints.versions_at", "datasets.details", "datasets.details_of_job",
     "datasets.registered", "datasets.retired", "datasets.retired_table_ids",
-    "checkpoints.neighbours", "history.newest_refreshes", "history.totals",
+    "checkpoints.neighbours", "checkpoints.readable_before", "history.refreshed_between", "history.newest_refreshes", "history.totals",
     "datasets.columns", "datasets.lineage", "datasets.skipped_files",
     "datasets.statuses", "datasets.job_of", "datasets.pending_changes", "datasets.readers",
     "datasets.require_unused",

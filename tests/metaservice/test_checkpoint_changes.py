@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tautochrone.metaservice.checkpoint_changes import (
     rows_between_snapshots,
     rows_from_metadata,
 )
-from tautochrone.model.checkpoint import Refresh, RefreshMode
+from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.names import NOW, TableName, Version
 from tautochrone.model.reason import unclassified
 
@@ -128,3 +128,75 @@ def test_changes_since_the_checkpoint_before(open_store: Callable[[], MetaStore]
         assert {change.changed for change in first.tables} == {None}
         with pytest.raises(CheckpointUnavailableError):
             changes_at(store, 77, rows_between)
+
+
+def refreshed(store: MetaStore, rows: Sequence[int | None]) -> None:
+    """A checkpoint for each of `rows`: of so many rows of the view, 0: without news, None: it fails."""
+    store.jobs.start_run("shop", "job", [DatasetEntry(VIEW, "materialized view", "v", frozenset())])
+    fence, version = store.jobs.take_over("job"), Version("none")
+    for cut, count in enumerate(rows, 1):
+        number = store.checkpoints.open("job", fence, NewCheckpoint({}, cut)).number
+        if count is None:
+            store.checkpoints.record_failure("job", fence, number, VIEW, unclassified("it broke"))
+        else:
+            version = Version(f"v{cut}") if count else version
+            mode = RefreshMode.INCREMENTAL if count else RefreshMode.NO_DATA
+            refresh = Refresh(mode=mode, reason=unclassified("x"), rows_inserted=count)
+            store.checkpoints.record_version("job", fence, number, VIEW, version, refresh)
+        store.checkpoints.publish("job", fence, number, cut)
+
+
+@pytest.mark.parametrize(
+    ("rows", "gone", "expected"),
+    [
+        ((5, 3), (), (1, "v1", True, 3)),
+        # A refresh at a checkpoint that nobody can read counted a part of the rows.
+        ((5, 3, 4), (2,), (1, "v1", True, 99)),
+        ((5, 3, 0), (2,), (1, "v1", True, 99)),
+        ((5, 0, 4), (2,), (1, "v1", True, 4)),
+        # A checkpoint without the view does not make it new.
+        ((5, None, 0), (), (1, "v1", False, 0)),
+        ((5, None, None, 4), (), (1, "v1", True, 4)),
+        # Nothing to compare with.
+        ((None, 4), (), (None, None, None, 4)),
+        ((5, None, 4), (1,), (None, None, None, 4)),
+    ],
+)
+@pytest.mark.parametrize("state", [CheckpointState.REVOKED, CheckpointState.EXPIRED])
+def test_each_table_has_its_own_comparison(
+    open_store: Callable[[], MetaStore],
+    rows: tuple[int | None, ...],
+    gone: tuple[int, ...],
+    expected: tuple[int | None, str | None, bool | None, int],
+    state: CheckpointState,
+) -> None:
+    with open_store() as store:
+        refreshed(store, rows)
+        for number in gone:
+            if state is CheckpointState.EXPIRED:
+                store.checkpoints.expire(number)
+            else:
+                store.checkpoints.revoke("job", store.jobs.newest_fence("job"), number)
+        newest = changes_at(store, len(rows), lambda *_: RowCounts(99, 0))
+        (change,) = newest.tables
+        assert newest.compared == max({*range(1, len(rows))} - {*gone}, default=None)
+        added = None if change.rows is None else change.rows.added
+        assert (change.compared, change.before, change.changed, added) == expected
+
+
+def test_a_table_is_new_where_it_did_not_fail_before(open_store: Callable[[], MetaStore]) -> None:
+    with open_store() as store:
+        refreshed(store, (5,))
+        other = DatasetEntry(STALE, "materialized view", "v", frozenset())
+        store.jobs.start_run(
+            "shop", "job", [DatasetEntry(VIEW, "materialized view", "v", frozenset()), other]
+        )
+        fence = store.jobs.take_over("job")
+        number = store.checkpoints.open("job", fence, NewCheckpoint({}, 2)).number
+        for name in (VIEW, STALE):
+            refresh = Refresh(mode=RefreshMode.FULL, reason=unclassified("x"), rows_inserted=7)
+            store.checkpoints.record_version("job", fence, number, name, Version("w"), refresh)
+        store.checkpoints.publish("job", fence, number, 2)
+        by_table = {change.table: change for change in changes_at(store, number, lambda *_: None).tables}
+    new = by_table[STALE]
+    assert (new.compared, new.before, new.changed, new.rows) == (None, None, True, RowCounts(7, 0))

@@ -1,12 +1,13 @@
 """What changed in each table at a checkpoint, from the store and the metadata of tables. No rows are read.
 
 Of a dataset that is refreshed for checkpoints the history of refreshes knows the rows. Of the others, which
-flows or somebody else writes, the summaries of their snapshots do.
+flows or somebody else writes, the summaries of their snapshots do; so they do where checkpoints in between
+that had refreshes of the dataset cannot be read any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +27,8 @@ __all__ = [
     "rows_from_metadata",
 ]
 
-_COMPARED = (CheckpointState.PUBLISHED, CheckpointState.PARTIAL)
 _STEPS = 20
-"""So many checkpoints back one is looked for to compare with."""
+"""So many readable checkpoints back one is looked for that shows a table."""
 _METADATA_FILES = 50
 """Of so many tables the metadata is read for one answer."""
 
@@ -51,14 +51,17 @@ class TableChange:
     """One table at a checkpoint, beside what it was before.
 
     Attributes:
-        before: its version at the checkpoint that is compared with; None: it had none.
+        compared: the newest earlier readable checkpoint that shows the table; None: it is new, or none does.
+        before: its version at `compared`.
         changed: whether it has another version; None: there is no checkpoint to compare with.
-        rows: None where nobody counted them.
-        record: of its refresh for the checkpoint, if it had news.
+        rows: that came and went since `compared`, or by its refresh where there is no checkpoint to compare
+            with. None where nobody counted them.
+        record: of the refresh for the checkpoint that gave the version, if it had news.
     """
 
     table: TableName
     version: Version
+    compared: CheckpointNumber | None
     before: Version | None
     is_root: bool
     changed: bool | None
@@ -69,13 +72,22 @@ class TableChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointChanges:
     """A checkpoint, its neighbours by number, and what changed since `compared`, the newest readable one
-    before it. None: there is no such checkpoint any more."""
+    before it. None: there is no such checkpoint any more. A table that this one does not show is compared
+    with an older one."""
 
     checkpoint: Checkpoint
     previous: CheckpointNumber | None
     following: CheckpointNumber | None
     compared: CheckpointNumber | None
     tables: tuple[TableChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A table's version at the readable checkpoint `number`; None: the table is new since then."""
+
+    number: CheckpointNumber
+    version: Version | None
 
 
 def changes_at(store: Store, number: int, rows_between: RowsBetween) -> CheckpointChanges:
@@ -86,28 +98,42 @@ def changes_at(store: Store, number: int, rows_between: RowsBetween) -> Checkpoi
     """
     checkpoint = store.checkpoints.get(number)
     previous, following = store.checkpoints.neighbours(number)
-    compared = _readable_before(store, previous)
+    readable = store.checkpoints.readable_before(number, _STEPS)
     versions = store.checkpoints.versions_at(number)
-    before = {} if compared is None else store.checkpoints.versions_at(compared)
-    records = {record.dataset: record for record in store.history.refreshes_at(number)}
+    earlier = _earlier_versions(store, versions.keys(), readable)
+    oldest = min((each.number for each in earlier.values()), default=number)
+    refreshed = store.history.refreshed_between(oldest, number)
+    # A part of the checkpoint that was aborted also leaves refreshes, but none of its versions.
+    records = {
+        record.dataset: record
+        for record in store.history.refreshes_at(number)
+        if record.version == versions.get(record.dataset)
+    }
     counted = 0
     changes = []
     for table, version in sorted(versions.items()):
-        old, record = before.get(table), records.get(table)
-        changed = None if compared is None else old != version
+        known, record = earlier.get(table), records.get(table)
+        before = None if known is None else known.version
+        changed = None if known is None else before != version
         rows = None
-        if record is not None and record.refresh is not None and record.error is None:
-            rows = RowCounts(record.refresh.rows_inserted, record.refresh.rows_deleted)
-        elif changed is False:
+        if changed is False:
             rows = RowCounts(0, 0)
+        elif (
+            record is not None
+            and record.refresh is not None
+            # A refresh at a checkpoint in between, which nobody can read, may be what this one started from.
+            and (known is None or refreshed.get(table, 0) <= known.number)
+        ):
+            rows = RowCounts(record.refresh.rows_inserted, record.refresh.rows_deleted)
         elif changed and not is_clock(table) and counted < _METADATA_FILES:
             counted += 1
-            rows = rows_between(table, old, version)
+            rows = rows_between(table, before, version)
         changes.append(
             TableChange(
                 table=table,
                 version=version,
-                before=old,
+                compared=None if known is None or before is None else known.number,
+                before=before,
                 is_root=table in checkpoint.roots,
                 changed=changed,
                 rows=rows,
@@ -117,19 +143,34 @@ def changes_at(store: Store, number: int, rows_between: RowsBetween) -> Checkpoi
     changes.sort(key=lambda change: (change.changed is False, str(change.table)))
     return CheckpointChanges(
         checkpoint=checkpoint,
-        previous=None if previous is None else previous.number,
-        following=None if following is None else following.number,
-        compared=compared,
+        previous=previous,
+        following=following,
+        compared=readable[0][0] if readable else None,
         tables=tuple(changes),
     )
 
 
-def _readable_before(store: Store, previous: Checkpoint | None) -> CheckpointNumber | None:
-    for _ in range(_STEPS):
-        if previous is None or previous.state in _COMPARED:
+def _earlier_versions(
+    store: Store,
+    tables: Collection[TableName],
+    readable: Sequence[tuple[CheckpointNumber, CheckpointState]],
+) -> dict[TableName, _Earlier]:
+    """The newest version of each table at one of the `readable` checkpoints, which are newest first. Absent:
+    none of them shows the table, and it need not be new."""
+    earlier: dict[TableName, _Earlier] = {}
+    missing = set(tables)
+    for number, state in readable:
+        versions = store.checkpoints.versions_at(number)
+        earlier |= {table: _Earlier(number, versions[table]) for table in missing & versions.keys()}
+        missing -= versions.keys()
+        if not missing:
             break
-        previous, _following = store.checkpoints.neighbours(previous.number)
-    return None if previous is None or previous.state not in _COMPARED else previous.number
+        if state is CheckpointState.PUBLISHED:
+            # All jobs did their part, so what neither has a version nor failed was not there yet.
+            new = missing - store.checkpoints.failures_at(number).keys()
+            earlier |= {table: _Earlier(number, None) for table in new}
+            missing -= new
+    return earlier
 
 
 def rows_from_metadata(source: MetadataSource | None) -> RowsBetween:

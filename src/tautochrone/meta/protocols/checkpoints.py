@@ -397,8 +397,14 @@ class Checkpoints(Protocol):
         """
 
     @reads
-    def neighbours(self, number: int) -> tuple[Checkpoint | None, Checkpoint | None]:
+    def neighbours(self, number: int) -> tuple[CheckpointNumber | None, CheckpointNumber | None]:
         """The checkpoints before and after a number, whatever their state; None where there is none."""
+
+    @reads
+    def readable_before(
+        self, number: int, limit: int
+    ) -> tuple[tuple[CheckpointNumber, CheckpointState], ...]:
+        """At most `limit` published or partial checkpoints before a number, newest first."""
 
     @reads
     def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:

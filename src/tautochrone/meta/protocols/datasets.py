@@ -337,6 +337,11 @@ class History(Protocol):
         """The refreshes and failures of one checkpoint, oldest first, without refreshes of mode `no_data`."""
 
     @reads
+    def refreshed_between(self, above: int, below: int) -> dict[TableName, CheckpointNumber]:
+        """The datasets that got a version with news at checkpoints between the two numbers, which are not
+        included; each with the newest of these checkpoints."""
+
+    @reads
     def recent_refreshes(self, limit: int = 50) -> tuple[RefreshRecord, ...]:
         """The newest `limit` refreshes and failures of all datasets, newest first."""
 

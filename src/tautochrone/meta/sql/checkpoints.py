@@ -477,13 +477,21 @@ class SqlCheckpoints(Repository):
         with self._read() as connection:
             return as_checkpoint(connection, checkpoint_row(connection, number))
 
-    def neighbours(self, number: int) -> tuple[Checkpoint | None, Checkpoint | None]:
-        before = select(t.checkpoints).where(_C.number < number).order_by(_C.number.desc()).limit(1)
-        after = select(t.checkpoints).where(_C.number > number).order_by(_C.number).limit(1)
+    def neighbours(self, number: int) -> tuple[CheckpointNumber | None, CheckpointNumber | None]:
+        before = select(func.max(_C.number)).where(_C.number < number).scalar_subquery()
+        after = select(func.min(_C.number)).where(_C.number > number).scalar_subquery()
         with self._read() as connection:
-            rows = [connection.execute(query).first() for query in (before, after)]
-            previous, following = (None if row is None else as_checkpoint(connection, row) for row in rows)
+            previous, following = connection.execute(select(before, after)).one()
             return previous, following
+
+    def readable_before(
+        self, number: int, limit: int
+    ) -> tuple[tuple[CheckpointNumber, CheckpointState], ...]:
+        readable = _C.state.in_([CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value])
+        query = select(_C.number, _C.state).where(_C.number < number, readable)
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(_C.number.desc()).limit(limit))
+            return tuple((CheckpointNumber(row.number), CheckpointState(row.state)) for row in rows)
 
     def newest(self, limit: int = 20) -> tuple[Checkpoint, ...]:
         with self._read() as connection:

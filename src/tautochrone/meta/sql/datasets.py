@@ -342,6 +342,15 @@ class SqlHistory(Repository):
         with self._read() as connection:
             return tuple(as_record(row) for row in connection.execute(query))
 
+    def refreshed_between(self, above: int, below: int) -> dict[TableName, CheckpointNumber]:
+        query = (
+            select(_R.dataset, func.max(_R.checkpoint).label("number"))
+            .where(_R.checkpoint > above, _R.checkpoint < below, _R.version.is_not(None))
+            .group_by(_R.dataset)
+        )
+        with self._read() as connection:
+            return {parse(row.dataset): CheckpointNumber(row.number) for row in connection.execute(query)}
+
     def recent_refreshes(self, limit: int = 50) -> tuple[RefreshRecord, ...]:
         query = select(t.refreshes).order_by(_R.id.desc()).limit(limit)
         with self._read() as connection:

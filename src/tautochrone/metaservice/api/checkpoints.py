@@ -77,11 +77,13 @@ class CheckpointDetail(CheckpointSummary):
 
 
 class TableDifference(BaseModel):
-    """One table at a checkpoint, beside its version `before`; `changed` is null when there is no checkpoint
-    to compare with, rows are null where nobody counted them."""
+    """One table at a checkpoint, beside its version `before` at `compared`, the newest earlier readable
+    checkpoint that shows it. `changed` is null when there is no checkpoint to compare with, and the rows are
+    then those of its refresh; they are null where nobody counted them."""
 
     table: str
     version: str
+    compared: int | None
     before: str | None
     is_root: bool
     changed: bool | None
@@ -142,6 +144,7 @@ def _table_difference(change: TableChange) -> TableDifference:
     return TableDifference(
         table=str(change.table),
         version=change.version,
+        compared=change.compared,
         before=change.before,
         is_root=change.is_root,
         changed=change.changed,
