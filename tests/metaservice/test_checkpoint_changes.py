@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import URL
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError
 from tautochrone.meta import DatasetEntry, MetaStore
@@ -20,6 +21,7 @@ from tautochrone.metaservice.checkpoint_changes import (
 from tautochrone.model.checkpoint import CheckpointState, Refresh, RefreshMode
 from tautochrone.model.names import NOW, TableName, Version
 from tautochrone.model.reason import unclassified
+from tautochrone.rest_catalog.metadata import JdbcSource
 
 ROOT, VIEW, STALE = (TableName("lake", ("db",), name) for name in ("orders", "totals", "quiet"))
 
@@ -76,6 +78,17 @@ def test_tables_that_cannot_be_read_have_no_rows() -> None:
 
     assert rows_from_metadata(None)(ROOT, None, Version("1")) is None
     assert rows_from_metadata(Gone())(ROOT, None, Version("1")) is None  # type: ignore[arg-type]
+
+
+def test_a_lake_that_cannot_be_read_is_said(open_store: Callable[[], MetaStore], tmp_path: Path) -> None:
+    (tmp_path / "broken.db").write_bytes(b"this is no database" * 100)
+    source = JdbcSource("lake", URL.create("sqlite", database=str(tmp_path / "broken.db")), {})
+    with open_store() as store:
+        refreshed(store, (5, 3, 4))
+        store.checkpoints.revoke("job", store.jobs.newest_fence("job"), 2)
+        changes = changes_at(store, 3, rows_from_metadata(source))
+    assert "[METADATA_UNREADABLE]" in (changes.problem or "")
+    assert [change.rows for change in changes.tables] == [None]
 
 
 @pytest.fixture

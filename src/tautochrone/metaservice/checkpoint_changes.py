@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tautochrone.errors import TautochroneError
+from tautochrone.errors import LakeError, TableMissingError
 from tautochrone.meta import Store
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshRecord
 from tautochrone.model.names import CheckpointNumber, TableName, Version, is_clock
@@ -43,7 +43,7 @@ class RowCounts:
 
 RowsBetween = Callable[[TableName, Version | None, Version], RowCounts | None]
 """The rows that changed from one version of a table to another (from None: since it was empty); None where
-that is not known."""
+that is not known. Raises `LakeError` where the lake cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,14 @@ class TableChange:
 class CheckpointChanges:
     """A checkpoint, its neighbours by number, and what changed since `compared`, the newest readable one
     before it. None: there is no such checkpoint any more. A table that this one does not show is compared
-    with an older one."""
+    with an older one. `problem`: why rows are missing that the lake would tell."""
 
     checkpoint: Checkpoint
     previous: CheckpointNumber | None
     following: CheckpointNumber | None
     compared: CheckpointNumber | None
     tables: tuple[TableChange, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def changes_at(store: Store, number: int, rows_between: RowsBetween) -> Checkpoi
         for record in store.history.refreshes_at(number)
         if record.version == versions.get(record.dataset)
     }
-    counted = 0
+    counted, problem = 0, None
     changes = []
     for table, version in sorted(versions.items()):
         known, record = earlier.get(table), records.get(table)
@@ -125,9 +126,13 @@ def changes_at(store: Store, number: int, rows_between: RowsBetween) -> Checkpoi
             and (known is None or refreshed.get(table, 0) <= known.number)
         ):
             rows = RowCounts(record.refresh.rows_inserted, record.refresh.rows_deleted)
-        elif changed and not is_clock(table) and counted < _METADATA_FILES:
+        elif changed and not is_clock(table) and counted < _METADATA_FILES and problem is None:
             counted += 1
-            rows = rows_between(table, before, version)
+            try:
+                rows = rows_between(table, before, version)
+            except LakeError as error:
+                # The other tables are not tried: a lake that does not answer takes its time to say so.
+                problem = str(error)
         changes.append(
             TableChange(
                 table=table,
@@ -147,6 +152,7 @@ def changes_at(store: Store, number: int, rows_between: RowsBetween) -> Checkpoi
         following=following,
         compared=readable[0][0] if readable else None,
         tables=tuple(changes),
+        problem=problem,
     )
 
 
@@ -181,7 +187,7 @@ def rows_from_metadata(source: MetadataSource | None) -> RowsBetween:
             return None
         try:
             _, metadata = source.load(table)
-        except (TautochroneError, OSError, ValueError):
+        except TableMissingError:
             # A page about checkpoints also shows those whose tables are gone.
             return None
         return rows_between_snapshots(metadata, before, version)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -22,11 +23,12 @@ from urllib.parse import unquote, urlparse
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.engine import URL, Engine
 
-from tautochrone.errors import EnvironmentProblemError, TableMissingError
+from tautochrone.errors import EnvironmentProblemError, LakeError, TableMissingError, TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.hadoop_files import is_table, newest_metadata_file, plain_path, subfolders
 from tautochrone.model.catalog import FullSnapshotRead
 from tautochrone.model.names import TableName, Version
+from tautochrone.redaction import redacted
 
 __all__ = ["MetadataSource", "SnapshotGoneError", "at_version", "for_stream", "metadata_source"]
 
@@ -50,6 +52,7 @@ class MetadataSource(Protocol):
 
         Raises:
             TableMissingError: there is no such table.
+            LakeError: `METADATA_UNREADABLE`, the catalog or the file cannot be read now.
         """
 
     def view(self, view: TableName, /) -> tuple[str, Metadata] | None:
@@ -137,11 +140,12 @@ class JdbcSource:
         return self._catalog
 
     def load(self, table: TableName) -> tuple[str, Metadata]:
-        rows = self._rows(_TABLE_LOCATION, namespace=".".join(table.namespace), table=table.table)
-        if not rows:
-            raise _table_missing_error(table)
-        location: str = rows[0][0]
-        return location, self._files.parsed(location)
+        with _reading(table):
+            rows = self._rows(_TABLE_LOCATION, namespace=".".join(table.namespace), table=table.table)
+            if not rows:
+                raise _table_missing_error(table)
+            location: str = rows[0][0]
+            return location, self._files.parsed(location)
 
     def view(self, view: TableName) -> tuple[str, Metadata] | None:
         if self._rows(_TABLE_LOCATION, namespace=".".join(view.namespace), table=view.table):
@@ -205,10 +209,11 @@ class HadoopSource:
         return self._catalog
 
     def load(self, table: TableName) -> tuple[str, Metadata]:
-        file = newest_metadata_file(self._warehouse.joinpath(*table.namespace, table.table))
-        if file is None:
-            raise _table_missing_error(table)
-        return str(file), self._files.parsed(str(file))
+        with _reading(table):
+            file = newest_metadata_file(self._warehouse.joinpath(*table.namespace, table.table))
+            if file is None:
+                raise _table_missing_error(table)
+            return str(file), self._files.parsed(str(file))
 
     def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
         """The catalog has no views."""
@@ -261,11 +266,12 @@ class PyIcebergSource:
     def load(self, table: TableName) -> tuple[str, Metadata]:
         from pyiceberg.exceptions import NoSuchTableError
 
-        try:
-            loaded = self._iceberg.load_table((*table.namespace, table.table))
-        except NoSuchTableError as error:
-            raise _table_missing_error(table) from error
-        return loaded.metadata_location, self._files.parsed(loaded.metadata_location)
+        with _reading(table):
+            try:
+                loaded = self._iceberg.load_table((*table.namespace, table.table))
+            except NoSuchTableError as error:
+                raise _table_missing_error(table) from error
+            return loaded.metadata_location, self._files.parsed(loaded.metadata_location)
 
     def view(self, _view: TableName, /) -> tuple[str, Metadata] | None:
         """PyIceberg cannot read views."""
@@ -295,6 +301,22 @@ _KINDS = {
     "GlueCatalog": "glue",
     "DynamoDbCatalog": "dynamodb",
 }
+
+
+@contextmanager
+def _reading(table: TableName) -> Iterator[None]:
+    """Each catalog and file system has errors of its own: they become one."""
+    try:
+        yield
+    except TautochroneError:
+        raise
+    except Exception as error:
+        cause = getattr(error, "orig", None) or error
+        raise LakeError(
+            "METADATA_UNREADABLE",
+            f"The metadata of {table} cannot be read: {type(cause).__name__}: {redacted(str(cause))}",
+            hint="check that the catalog answers, and that the table's newest metadata file is there",
+        ) from error
 
 
 def _table_missing_error(table: TableName) -> TableMissingError:

@@ -95,13 +95,14 @@ class TableDifference(BaseModel):
 
 class CheckpointDifference(BaseModel):
     """A checkpoint beside `compared`, the newest readable one before it; `previous` and `following` are its
-    neighbours in any state."""
+    neighbours in any state. `problem`: why rows are missing that the lake would tell."""
 
     number: int
     previous: int | None
     following: int | None
     compared: int | None
     tables: list[TableDifference]
+    problem: str | None
 
 
 def add(router: APIRouter, store: Store) -> None:
@@ -120,6 +121,7 @@ def add(router: APIRouter, store: Store) -> None:
             following=difference.following,
             compared=difference.compared,
             tables=[_table_difference(change) for change in difference.tables],
+            problem=difference.problem,
         )
 
     @router.get("/checkpoints/{number}", tags=["checkpoints"])
