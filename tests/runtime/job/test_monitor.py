@@ -135,9 +135,11 @@ def source(flow: str, name: str, kind: SourceKind = SourceKind.TOPIC) -> FlowSou
 
 def test_sources_of_flows_that_are_not_read_again_stay() -> None:
     monitor = RunMonitor(now_ms=Clock())
-    earlier = RunReport(sources=(source("gone", "g"), source("orders", "old"), source("other", "o")))
-    monitor.begin(earlier, ["orders", "other"], [ORDERS])
-    monitor.reads([source("orders", "new"), source("orders", "also new")])
+    before = [source(flow, "old") for flow in ("gone", "inside", "orders")]
+    earlier = RunReport(sources=(*before, source("other", "o")))
+    monitor.begin(earlier, ["inside", "orders", "other"], [ORDERS])
+    # The flow `inside` now reads a table of the lake.
+    monitor.reads(["inside", "orders"], [source("orders", "new"), source("orders", "also new")])
     report = monitor.new_report()
     assert report is not None
     assert report.sources == (source("orders", "also new"), source("orders", "new"), source("other", "o"))
@@ -146,7 +148,9 @@ def test_sources_of_flows_that_are_not_read_again_stay() -> None:
 def test_sources_have_no_secrets() -> None:
     keep_secret("a-very-secret-password")
     monitor = RunMonitor(now_ms=Clock())
-    monitor.reads([source("orders", "s3://user:a-very-secret-password@bucket/in", SourceKind.FILES)])
+    monitor.reads(
+        ["orders"], [source("orders", "s3://user:a-very-secret-password@bucket/in", SourceKind.FILES)]
+    )
     report = monitor.new_report()
     assert report is not None
     assert "a-very-secret-password" not in report.sources[0].name

@@ -72,10 +72,10 @@ class RunMonitor:
                 sources=tuple(each for each in earlier.sources if each.flow in flows),
             )
 
-    def reads(self, sources: Iterable[FlowSource]) -> None:
-        """What flows read; of other flows it stays as the last run said it."""
+    def reads(self, flows: Collection[str], sources: Iterable[FlowSource]) -> None:
+        """What `flows` read, be it nothing outside of the lake; of other flows it stays as the last run said
+        it."""
         new = tuple(replace(source, name=redacted(source.name)) for source in sources)
-        flows = {source.flow for source in new}
         with self._lock:
             others = (source for source in self._report.sources if source.flow not in flows)
             known = sorted((*others, *new), key=lambda source: (source.flow, source.kind, source.name))

@@ -199,7 +199,7 @@ class Run:
         self._deliveries.begin(interval_ms)
         self._checkpoints.begin()
         ingested = self._ingestion_flows()
-        self._job.monitor.reads(self._streams.sources())
+        self._job.monitor.reads(self._streams.flows, self._streams.sources())
         self._ingestion.start(ingested, self._job.store.now_ms(), **trigger)
 
     def _wait_for_first_batches(self) -> None:

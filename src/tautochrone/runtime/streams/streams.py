@@ -152,9 +152,14 @@ class Streams:
             )
         return self._logs[name]
 
+    @property
+    def flows(self) -> frozenset[str]:
+        """The names of the flows that were made here."""
+        return frozenset(self._queries.keys() | self._logs.keys() | self._snapshot_flows.keys())
+
     def sources(self) -> Iterator[FlowSource]:
         """What the flows that were made here read outside of the lake."""
-        made_here = self._queries.keys() | self._logs.keys() | self._snapshot_flows.keys()
+        made_here = self.flows
         for table in self._job.graph.order:
             for flow in self._job.topology.ingestion_flows(table):
                 name = flow.flow.name
