@@ -65,7 +65,9 @@ def _fill(store: MetaStore) -> None:
     reason = unclassified("no number")
     report = RunReport(
         flows={"orders": FlowFailure(dataset=str(ORDERS), error="away", since_ms=1)},
-        captures={"log": CaptureReport(source="erp", dataset="log", lag_ms=5, kept=(kept,))},
+        captures={
+            "log": CaptureReport(source="erp", dataset="log", phase="streaming", lag_ms=5, kept=(kept,))
+        },
         quarantines={str(ORDERS): Quarantine(table="lake.db.q", records=3, reason=reason, last_ms=1)},
         disk=DiskSpace(path="/d", free_bytes=1, total_bytes=9),
     )

@@ -64,6 +64,8 @@ def run_and_kill(pipeline: Pipeline, topic: Topic, kills: int, seed: int) -> Non
             topic.topics.add_partitions(topic.name, 6)
             topic.partitions = 6
             wait_for(lambda: len(happened.checkpoints) >= 2)
+            # Kafka's client may take longer than two checkpoints to see the new one.
+            wait_for(lambda: pipeline.query("SELECT 1 FROM events WHERE partition = 5 LIMIT 1"))
     pipeline.run()
     topic.check(pipeline)
     assert pipeline.query("SELECT DISTINCT partition FROM events") == [(n,) for n in range(6)]

@@ -26,7 +26,7 @@ def flow_sources(job: JobStatus) -> list[dict[str, Any]]:
                 "dataset": source.dataset,
                 "kind": str(source.kind),
                 "name": source.name,
-                "phase": None if capture is None else capture.phase or None,
+                "phase": None if capture is None else capture.phase,
                 "lag_ms": None if capture is None else capture.lag_ms,
                 "kept": [
                     {

@@ -66,8 +66,7 @@ class CaptureReport:
 
     Attributes:
         source: the capture's name.
-        phase: of the copy, see `model.source_position.LogPosition.phase`; empty: a run of an older release
-            said it.
+        phase: of the copy, see `model.source_position.LogPosition.phase`.
         lag: how far the log is ahead of the table, by unit.
         lag_ms: by at most so much the table is behind in time; None: not known.
         warnings: what fills the database's disk.
@@ -77,7 +76,7 @@ class CaptureReport:
 
     source: str
     dataset: str
-    phase: str = ""
+    phase: str
     lag: Mapping[str, int] = field(default_factory=dict)
     lag_ms: int | None = None
     kept: tuple[KeptLog, ...] = ()

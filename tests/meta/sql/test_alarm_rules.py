@@ -182,7 +182,7 @@ def checked_in(plant: Plant) -> None:
     plant.deliver()
 
 
-CAPTURE = CaptureReport(source="erp", dataset="log", kept=(KEPT,))
+CAPTURE = CaptureReport(source="erp", dataset="log", phase="streaming", kept=(KEPT,))
 FLOW = FlowFailure(dataset=str(ORDERS), error="no broker", since_ms=7)
 BAD = Quarantine(table=f"{ORDERS}__quarantine", records=3, reason=unclassified("no number"), last_ms=0)
 Act = Callable[[Plant], object]
@@ -225,7 +225,9 @@ RULES: dict[str, tuple[AlarmRule, Act, Act]] = {
         AlarmRule.LOG_RETAINED,
         lambda plant: plant.says(
             captures={
-                "log": CaptureReport(source="erp", dataset="log", kept=(replace(KEPT, kept_bytes=11 * GB),))
+                "log": CaptureReport(
+                    source="erp", dataset="log", phase="streaming", kept=(replace(KEPT, kept_bytes=11 * GB),)
+                )
             }
         ),
         lambda plant: plant.says(captures={"log": CAPTURE}),

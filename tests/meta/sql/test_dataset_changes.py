@@ -289,7 +289,7 @@ def test_reports_of_runs_are_renamed(store: MetaStore) -> None:
     fence = store.jobs.take_over("job")
     report = RunReport(
         flows={"old": FlowFailure(dataset=str(OLD), error="x", since_ms=1)},
-        captures={str(OLD): CaptureReport(source="pg", dataset=str(OLD))},
+        captures={str(OLD): CaptureReport(source="pg", dataset=str(OLD), phase="streaming")},
         quarantines={str(OLD): Quarantine(table=str(OLD), records=1, reason=unclassified("x"), last_ms=2)},
     )
     store.jobs.heartbeat("job", fence, report=report)
