@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Event
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import httpx
@@ -11,10 +13,13 @@ import pytest
 from sqlalchemy import Engine, event
 from starlette.testclient import TestClient
 
+from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetState
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
+from tautochrone.meta.sql.datasets import SqlHistory
 from tautochrone.metaservice.pages.graph import STATE_SHAPES
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
+from tautochrone.metaservice.pages.routes import _Count, _Counted
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.run_report import CaptureReport, RunReport
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
@@ -384,6 +389,52 @@ def test_overview_sums_up_the_last_day(open_site: OpenSite) -> None:
     assert "full" in rows["shop.orders_clean"].text
 
 
+def test_only_the_graph_reads_the_newest_refreshes(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newest_refreshes(_history: SqlHistory) -> None:
+        raise MetaError("STORE_AWAY", "not now")
+
+    site = open_site("young")
+    monkeypatch.setattr(SqlHistory, "newest_refreshes", newest_refreshes)
+    paths = [*(path for path, _ in NAVIGATION), f"/dataset?name={name('orders_clean')}"]
+    assert [path for path in paths if site.client.get(path).status_code != 200] == ["/graph"]
+
+
+def test_the_overview_is_shown_when_the_day_cannot_be_counted(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def totals(_history: SqlHistory, _since_ms: int) -> None:
+        raise MetaError("STORE_AWAY", "not now")
+
+    monkeypatch.setattr(SqlHistory, "totals", totals)
+    page = get(open_site("young"), "/")
+    (section,) = [e for e in page.all("section") if e.attributes.get("aria-labelledby") == "day"]
+    assert "[STORE_AWAY] not now" in section.text
+
+
+def test_a_count_is_shown_while_it_is_not_too_old() -> None:
+    clock, may_end, counts = SimpleNamespace(ms=0), Event(), iter(range(9))
+
+    def count() -> int:
+        assert may_end.wait(30)
+        return next(counts)
+
+    may_end.set()
+    counted = _Counted(count, 60_000, 300_000, lambda: clock.ms)
+    assert counted() == _Count(0, 0)
+    clock.ms = 60_000
+    assert counted() == _Count(0, 0)
+    may_end.clear()
+    shown = {}
+    for clock.ms in (60_001, 300_000, 300_001):
+        shown[clock.ms] = counted()
+    assert shown == {60_001: _Count(0, 0), 300_000: _Count(0, 0), 300_001: None}
+    may_end.set()
+    # It is as old as the beginning of its counting.
+    assert counted() == _Count(1, 60_001)
+
+
 def test_pages_ask_as_often_of_many_datasets(open_site: OpenSite) -> None:
     """Sixty views with sixty sources and sinks, all failing, ask the store as often as two do."""
     statements: list[str] = []
@@ -425,6 +476,6 @@ def test_until_when_a_database_keeps_the_log_of_a_capture(open_site: OpenSite) -
         expires_ms=at_ms,
         expires_after_ms=60_000,
     )
-    capture = CaptureReport(source="erp", dataset="log", kept=(kept,))
+    capture = CaptureReport(source="erp", dataset="log", phase="streaming", kept=(kept,))
     site.store.jobs.heartbeat("shop", fence, report=RunReport(captures={"log": capture}))
     assert "bin.000007 kept until 2096-10-02 07:06:40 UTC at least" in get(site, "/sources").text

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from threading import Lock
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, FastAPI, Query, Request
 from starlette.responses import Response
 
-from tautochrone.errors import MetaError, QueryError
+from tautochrone.errors import MetaError, QueryError, TautochroneError
 from tautochrone.meta import DatasetState, Store
 from tautochrone.meta.queries.refresh_records import KEPT_PER_DATASET
 from tautochrone.metaservice.checkpoint_changes import RowsBetween, changes_at
@@ -44,7 +44,10 @@ from tautochrone.model.reason import Reason
 __all__ = ["add_pages"]
 
 _TIMELINE, _HISTORY, _RECENT, _ROWS, _DAY_ROWS = 60, 100, 15, 20, 30
-_DAY_MS, _TOTALS_S, _PATIENCE_S = 24 * 3_600_000, 60.0, 0.3
+_DAY_MS, _PATIENCE_S = 24 * 3_600_000, 0.3
+_TOTALS_MS, _TOTALS_SHOWN_MS = 60_000, 5 * 60_000
+"""The totals of a day are counted again when they are older than the first, and not shown when they are older
+than the second."""
 _T = TypeVar("_T")
 _FOR_EVER = "public, max-age=31536000, immutable"
 
@@ -88,7 +91,9 @@ def _add_static(router: APIRouter) -> None:
 def _add_overview(
     router: APIRouter, store: Store, since_last_run: Callable[[JobStatus], Reason | None]
 ) -> None:
-    totals = _Counted(lambda: store.history.totals(store.now_ms() - _DAY_MS), _TOTALS_S)
+    totals = _Counted(
+        lambda: store.history.totals(store.now_ms() - _DAY_MS), _TOTALS_MS, _TOTALS_SHOWN_MS, store.now_ms
+    )
 
     @router.get("/")
     def overview(request: Request) -> Response:
@@ -96,7 +101,9 @@ def _add_overview(
         alarms = store.alarms.current()
         stuck = stuck_checkpoints(alarms)
         datasets = datasets_by_job(topology.lines.values())
-        day = totals()
+        day, day_problem = totals(), None
+        if isinstance(day, TautochroneError):
+            day, day_problem = None, day
         open_lines = [line for line in lines if line.state == "open"]
         open_checkpoints = [progress_of(store, line, stuck, datasets) for line in open_lines]
         shown = {AlarmRule.JOB_NOT_RUNNING, AlarmRule.CHECKPOINT_STUCK, AlarmRule.DATASET_FAILING}
@@ -127,12 +134,14 @@ def _add_overview(
             kept_refreshes=KEPT_PER_DATASET,
             day=None
             if day is None
-            else sorted(day, key=lambda entry: (-entry.duration_ms, str(entry.dataset))),
+            else sorted(day.value, key=lambda entry: (-entry.duration_ms, str(entry.dataset))),
+            day_at_ms=None if day is None else day.at_ms,
+            day_problem=day_problem,
         )
 
     @router.get("/graph")
     def graph(request: Request, focus: str | None = None, zoom: Zoom = 100) -> Response:
-        topology = read_topology(store)
+        topology = read_topology(store, with_newest=True)
         centre = None if not focus else _table_by_name(focus, {*topology.lines, *topology.outside})
         only = None if centre is None else neighbourhood(topology, centre)
         return render(
@@ -263,6 +272,14 @@ def _add_checkpoints(router: APIRouter, store: Store, forms: Forms, rows_between
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Count(Generic[_T]):
+    """A counted value; `at_ms` is when its counting began."""
+
+    value: _T
+    at_ms: int
+
+
 class _Counted(Generic[_T]):
     """A value that takes long to count, and may be some seconds old.
 
@@ -270,37 +287,47 @@ class _Counted(Generic[_T]):
     asked for again.
     """
 
-    def __init__(self, count: Callable[[], _T], seconds: float) -> None:
-        self._count, self._seconds = count, seconds
+    def __init__(
+        self, count: Callable[[], _T], again_after_ms: int, shown_for_ms: int, now_ms: Callable[[], int]
+    ) -> None:
+        self._count, self._now_ms = count, now_ms
+        self._again_after_ms, self._shown_for_ms = again_after_ms, shown_for_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="tautochrone-count")
         self._lock = Lock()
-        self._known: tuple[float, _T] | None = None
-        self._counting: Future[_T] | None = None
+        self._known: _Count[_T] | None = None
+        self._counting: tuple[int, Future[_T]] | None = None
 
-    def __call__(self) -> _T | None:
-        """The newest known value; None before the first one is counted.
-
-        Raises:
-            MetaError: the store cannot be read.
-        """
+    def __call__(self) -> _Count[_T] | TautochroneError | None:
+        """The newest known value; None before the first one is counted, and when it is too old to be shown
+        and the next one is still being counted. An error when counting ended with one."""
+        now_ms = self._now_ms()
         with self._lock:
-            is_old = self._known is None or time.monotonic() - self._known[0] > self._seconds
+            is_old = self._known is None or now_ms - self._known.at_ms > self._again_after_ms
             if is_old and self._counting is None:
-                self._counting = self._threads.submit(self._count)
+                self._counting = now_ms, self._threads.submit(self._count)
             counting = self._counting
         if counting is not None:
-            wait([counting], _PATIENCE_S)
-            if counting.done():
-                self._counted(counting)
+            wait([counting[1]], _PATIENCE_S)
+            if counting[1].done():
+                problem = self._counted(counting)
+                if problem is not None:
+                    return problem
         known = self._known
-        return None if known is None else known[1]
+        return None if known is None or now_ms - known.at_ms > self._shown_for_ms else known
 
-    def _counted(self, counting: Future[_T]) -> None:
+    def _counted(self, counting: tuple[int, Future[_T]]) -> TautochroneError | None:
+        at_ms, future = counting
         with self._lock:
             # Several pages wait for one count.
             if self._counting is counting:
                 self._counting = None
-                self._known = (time.monotonic(), counting.result())
+            try:
+                count = _Count(future.result(), at_ms)
+            except TautochroneError as error:
+                return error
+            if self._known is None or self._known.at_ms < at_ms:
+                self._known = count
+            return None
 
 
 def _progress(store: Store, checkpoint: Checkpoint) -> Progress | None:

@@ -112,8 +112,8 @@ class Topology:
         return [name for name in self.outside if is_file_table(name)]
 
 
-def read_topology(store: Store) -> Topology:
-    """All datasets and jobs of the store."""
+def read_topology(store: Store, *, with_newest: bool = False) -> Topology:
+    """All datasets and jobs of the store; `newest` is empty unless it is asked for."""
     statuses, entries, jobs = store.datasets.statuses(), store.datasets.registered(), store.jobs.states()
     inputs = {entry.name: entry.inputs for entry in entries}
     outside = frozenset[TableName]().union(*inputs.values()) - inputs.keys()
@@ -124,7 +124,7 @@ def read_topology(store: Store) -> Topology:
         outside=tuple(sorted(outside)),
         sources=_sources(jobs, inputs.keys()),
         sinks=tuple(sink for sink in store.deliveries.sinks() if sink.state is not DeliveryState.RETIRED),
-        newest={record.dataset: record for record in store.history.newest_refreshes()},
+        newest={record.dataset: record for record in store.history.newest_refreshes()} if with_newest else {},
     )
 
 
