@@ -251,6 +251,10 @@ def test_query_page_lists_tables_and_columns(open_site: OpenSite) -> None:
     ("value", "kind", "text"),
     [
         (Decimal("1.50"), pa.decimal128(10, 2), "1.50"),
+        (Decimal("0E-6"), pa.decimal128(10, 6), "0.000000"),
+        (Decimal("0E-8"), pa.decimal128(10, 8), "0.00000000"),
+        (Decimal("-1E-20"), pa.decimal256(40, 20), "-0.00000000000000000001"),
+        ([Decimal("0E-8")], pa.list_(pa.decimal128(10, 8)), '["0.00000000"]'),
         (date(2026, 1, 2), pa.date32(), "2026-01-02"),
         (datetime(2026, 1, 2, 3, 4, 5, 6, UTC), pa.timestamp("us", "UTC"), "2026-01-02 03:04:05.000006Z"),
         (timedelta(days=1, microseconds=5), pa.duration("us"), "1 day, 0:00:00.000005"),

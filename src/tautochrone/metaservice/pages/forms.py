@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms", "csv_of"]
+
+
+_CSV_ROWS = 10_000
+"""So many rows of a download are Python values at a time."""
+_PLAIN_SCALE = 6
+"""Decimals with so many digits behind the point are never written with an exponent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,22 +263,44 @@ def csv_of(rows: pa.Table) -> bytes:
     import pyarrow as pa
     from pyarrow import csv
 
-    columns = [
-        column
-        if pa.types.is_primitive(column.type)
-        and not (pa.types.is_duration(column.type) or pa.types.is_interval(column.type))
-        else pa.chunked_array([[_csv_text(value) for value in column.to_pylist()]], pa.string())
-        for column in rows.columns
-    ]
+    is_text = [not _is_written_by_arrow(kind) for kind in rows.schema.types]
+    # Two columns may have the same name, so columns are known by their position.
+    schema = pa.schema(
+        [
+            pa.field(field.name, pa.string() if as_text else field.type)
+            for field, as_text in zip(rows.schema, is_text, strict=True)
+        ]
+    )
     sink = pa.BufferOutputStream()
-    # Two columns may have the same name.
-    csv.write_csv(pa.Table.from_arrays(columns, names=rows.column_names), sink)
+    with csv.CSVWriter(sink, schema) as writer:
+        for batch in rows.to_batches(_CSV_ROWS):
+            columns = [
+                pa.array([_csv_text(value) for value in column.to_pylist()], pa.string())
+                if as_text
+                else column
+                for column, as_text in zip(batch.columns, is_text, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
     return bytes(sink.getvalue())
+
+
+def _is_written_by_arrow(kind: pa.DataType) -> bool:
+    """Whether Arrow writes the values of a type as CSV, and as this project does. It writes decimals of many
+    digits behind the point with an exponent, `0E-8`."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(kind):
+        return 0 <= kind.scale <= _PLAIN_SCALE
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return True
+    return pa.types.is_primitive(kind) and not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
 
 
 def _csv_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, Decimal):
+        return format(value, "f")
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=_csv_text)
     return value.hex().upper() if isinstance(value, bytes) else str(value)
