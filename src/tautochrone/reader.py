@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -230,6 +231,8 @@ class Reader(Closeable):
         self._require_open()
         after_ms = token_time_ms(query.after)
         names = self._tables(query.sql, tuple(self._database.split(".")), frozenset())
+        if not names:
+            query = self._at_newest_checkpoint(query)
         table_names = {name.table for name in names}
         pipeline_tables = self._known(names)
         while True:
@@ -328,6 +331,18 @@ class Reader(Closeable):
             text, namespace = sql_of_view(view[1])
             tables |= self._tables(text, namespace or name.namespace, seen | {name})
         return frozenset(tables)
+
+    def _at_newest_checkpoint(self, query: Query) -> Query:
+        """A strong `SHOW TABLES`, which names no table to choose a checkpoint by, at the newest readable one.
+        Every other query stays as it is."""
+        is_free = query.checkpoint is None and query.after is None
+        if not is_free or query.consistency is not Consistency.STRONG:
+            return query
+        if _plan_kind(_parsed(self._parsing, query.sql)) != "ShowTables":
+            return query
+        checkpoints = self._store.checkpoints
+        newest = checkpoints.readable_before(checkpoints.highest_used_number() + 1, 1)
+        return replace(query, checkpoint=newest[0][0]) if newest else query
 
     def _known(self, names: Iterable[TableName]) -> frozenset[TableName]:
         """The tables that jobs of the store write or read."""
@@ -553,10 +568,7 @@ def tables_in(session: SparkSession, query: str) -> frozenset[tuple[str, ...]]:
         QueryError: Spark's parser refuses it, or `QUERY_NOT_READ_ONLY`.
     """
     jvm: Any = session._jvm  # noqa: SLF001
-    try:
-        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
-    except Exception as error:
-        raise query_error(error, query) from None
+    plan = _parsed(session, query)
     described = _described(plan)
     if described is not None:
         return described
@@ -595,15 +607,32 @@ def sql_of_view(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return (texts[0] if texts else "SELECT 1"), tuple(current.get("default-namespace", ()))
 
 
+def _parsed(session: SparkSession, query: str) -> Any:
+    try:
+        return session._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
+    except Exception as error:
+        raise query_error(error, query) from None
+
+
+def _plan_kind(plan: Any) -> str:
+    return str(plan.getClass().getSimpleName())
+
+
 def _described(plan: Any) -> frozenset[tuple[str, ...]] | None:
     """The names that `SHOW TABLES` and `DESCRIBE name` read; None for other statements.
 
     What `DESCRIBE EXTENDED` also tells, such as where files are, no query does.
     """
-    kind = plan.getClass().getSimpleName()
+    kind = _plan_kind(plan)
     if kind == "ShowTables":
         return frozenset()
-    if kind == "DescribeRelation" and not plan.isExtended() and plan.partitionSpec().isEmpty():
+    if (
+        kind == "DescribeRelation"
+        and not plan.isExtended()
+        and plan.partitionSpec().isEmpty()
+        # The name may also be an expression: DESCRIBE IDENTIFIER('orders').
+        and _plan_kind(plan.relation()) == "UnresolvedTableOrView"
+    ):
         return frozenset({tuple(_items(plan.relation().multipartIdentifier()))})
     return None
 
@@ -611,7 +640,7 @@ def _described(plan: Any) -> frozenset[tuple[str, ...]] | None:
 def _collect_names(
     node: Any, cte_names: frozenset[str], names_read: set[tuple[str, ...]], commands: Any
 ) -> None:
-    kind = node.getClass().getSimpleName()
+    kind = _plan_kind(node)
     if any(command.isInstance(node) for command in commands):
         raise QueryError(
             "QUERY_NOT_READ_ONLY",

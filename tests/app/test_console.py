@@ -55,8 +55,16 @@ def test_tables_can_be_listed_and_described(lake: Lake, run: Callable[..., Answe
     assert run("DESC TABLE lake.db.orders", STRONG, None, 100).rows == described.rows
     listed = run("SHOW TABLES", STRONG, None, 100)
     assert ("db", "orders") in {row[:2] for row in listed.rows}
+    assert listed.checkpoint == lake.numbers[-1]
+    assert run("SHOW TABLES", WEAK, None, 100).checkpoint is None
     assert run("SHOW TABLES IN lake.db LIKE 'ord*'", STRONG, None, 100).rows == (("db", "orders", "false"),)
-    for refused in ("DESCRIBE EXTENDED orders", "SHOW CREATE TABLE orders", "SHOW TBLPROPERTIES orders"):
+    named = "DESCRIBE IDENTIFIER('orders')"
+    for refused in (
+        named,
+        "DESCRIBE EXTENDED orders",
+        "SHOW CREATE TABLE orders",
+        "SHOW TBLPROPERTIES orders",
+    ):
         with pytest.raises(QueryError, match="QUERY_NOT_READ_ONLY"):
             run(refused, STRONG, None, 10)
     with pytest.raises(QueryError):
