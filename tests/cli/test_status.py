@@ -245,3 +245,14 @@ def test_json_has_the_last_day_and_the_sources(run: Callable[..., str], tmp_path
     }  # fmt: skip
     (job,) = [line for line in lines if "job" in line]
     assert [(entry["kind"], entry["name"]) for entry in job["sources"]] == [("files", "/data/in")]
+
+
+def test_cost_of_a_dataset(run: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = map(json.loads, run("status", "totals", "--cost", "--json").splitlines())
+    assert line == {
+        "dataset": str(VIEW), "day": "1970-01-01", "since": "1970-01-01T00:01:00.000Z", "first_ms": 60_000,
+        "refreshes": 2, "failed": 0, "measured": 1, "cpu_ms": 90, "duration_ms": 2_612, "rows": 45,
+    }  # fmt: skip
+    with pytest.raises(AssertionError):
+        run("status", "total", "--cost")
+    assert "[DATASET_NOT_FOUND]" in capsys.readouterr().err

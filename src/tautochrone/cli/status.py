@@ -17,7 +17,6 @@ from tautochrone.cli.options import options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
-from tautochrone.metaservice.costs import costs_by_day
 from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
@@ -54,15 +53,15 @@ def status(arguments: argparse.Namespace) -> int:
     `done_lag_ms` how far its own job is."""
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
-        if arguments.cost:
-            return _costs(store, arguments)
-        statuses, jobs = store.datasets.statuses(), store.jobs.states()
-        alarms = store.alarms.current()
-        bad_records = _quarantined_rows(statuses, settings.catalog)
+        all_statuses = statuses = store.datasets.statuses()
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
             if not statuses:
                 raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {arguments.name}")
+        if arguments.cost:
+            return _costs(store, arguments)
+        jobs, alarms = store.jobs.states(), store.alarms.current()
+        bad_records = _quarantined_rows(all_statuses, settings.catalog)
         if arguments.history:
             for entry in statuses:
                 _history(store, entry.dataset, arguments)
@@ -257,12 +256,28 @@ def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
 
 
 def _costs(store: Store, arguments: argparse.Namespace) -> int:
-    costs = [
-        cost for cost in costs_by_day(store) if not arguments.name or _matches(cost.dataset, arguments.name)
+    """What refreshes took by day and dataset: the newest day first, of a day what took most CPU time."""
+    totals = [
+        entry
+        for entry in store.history.totals(0, by_day=True)
+        if not arguments.name or _matches(entry.dataset, arguments.name)
     ]
+    totals.sort(key=lambda entry: (-(entry.cpu_ms or 0), -entry.duration_ms, str(entry.dataset)))
+    totals.sort(key=lambda entry: entry.day or "", reverse=True)
     lines = [
-        {**asdict(cost), "dataset": str(cost.dataset), "since": iso_timestamp(cost.first_ms)}
-        for cost in costs[: arguments.limit]
+        {
+            "dataset": str(entry.dataset),
+            "day": entry.day,
+            "since": iso_timestamp(entry.since_ms),
+            "first_ms": entry.since_ms,
+            "refreshes": sum(entry.refreshes.values()),
+            "failed": entry.failed,
+            "measured": entry.measured,
+            "cpu_ms": entry.cpu_ms,
+            "duration_ms": entry.duration_ms,
+            "rows": entry.rows_inserted + entry.rows_deleted,
+        }
+        for entry in totals[: arguments.limit]
     ]
     columns = ("day", "since", "dataset", "refreshes", "failed", "measured", "cpu_ms", "duration_ms", "rows")
     show(lines, columns, as_json=arguments.json, empty="the history has no refresh")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tests.support.stores import Backing
@@ -104,6 +105,7 @@ def test_totals_of_refreshes(store: Store, kept: int) -> None:
         rows_deleted=2,
         since_ms=1,
         is_cut=False,
+        measured=1,
     )
     assert store.history.totals(0) == (expected,)
     (later,) = store.history.totals(2)
@@ -113,6 +115,41 @@ def test_totals_of_refreshes(store: Store, kept: int) -> None:
     assert (newest.checkpoint, newest.error) == (4, "it broke")
     store.jobs.start_run("shop", "job", [])
     assert store.history.totals(0) == store.history.newest_refreshes() == ()
+
+
+def test_totals_by_day_in_utc(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence, midnight = store.jobs.take_over("job"), 20_000 * 24 * 3_600_000
+    monkeypatch.setattr("tautochrone.meta.sql.datasets.KEPT_PER_DATASET", 4)
+    for cpu_ms, at_ms in ((5, midnight - 1), (7, midnight), (None, midnight + 1)):
+        number = store.checkpoints.open("job", fence, NewCheckpoint({}, at_ms)).number
+        refresh = replace(FULL, cpu_ms=cpu_ms, rows_inserted=2)
+        version = Version(str(at_ms))
+        store.checkpoints.record_version("job", fence, number, VIEW, version, refresh, finished_at_ms=at_ms)
+        store.checkpoints.publish("job", fence, number, at_ms)
+    number = store.checkpoints.open("job", fence, NewCheckpoint({}, midnight)).number
+    store.checkpoints.record_failure(
+        "job", fence, number, VIEW, unclassified("it broke"), RefreshMode.FULL, finished_at_ms=midnight + 2
+    )
+    days = store.history.totals(0, by_day=True)
+    shown = [
+        (
+            day.day,
+            day.since_ms,
+            day.refreshes,
+            day.failed,
+            day.measured,
+            day.cpu_ms,
+            day.rows_inserted,
+            day.is_cut,
+        )
+        for day in days
+    ]
+    assert shown == [
+        ("2024-10-03", midnight - 1, {RefreshMode.FULL: 1}, 0, 1, 5, 2, True),
+        ("2024-10-04", midnight, {RefreshMode.FULL: 2}, 1, 1, 7, 4, False),
+    ]
+    (whole,) = store.history.totals(0)
+    assert (whole.day, whole.refreshes, whole.failed, whole.is_cut) == (None, {RefreshMode.FULL: 3}, 1, True)
 
 
 def test_full_history_is_said_to_be_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

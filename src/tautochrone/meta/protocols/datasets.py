@@ -301,7 +301,9 @@ class RefreshTotals:
 
     `since_ms` is when the first counted one ended, in epoch milliseconds; `is_cut` when the history of the
     dataset is full, so that there were earlier ones. `refreshes` counts those with news by mode, `failed`
-    those that gave no version. `cpu_ms` is None where nobody measured.
+    those that gave no version. `cpu_ms` is that of Spark's tasks on all executors, without the driver's, in
+    milliseconds; None where nobody measured. `measured` refreshes have one. `day` is in UTC, `2026-11-30`;
+    None: of the whole time asked for.
     """
 
     dataset: TableName
@@ -313,6 +315,8 @@ class RefreshTotals:
     rows_deleted: int
     since_ms: int
     is_cut: bool
+    measured: int = 0
+    day: str | None = None
 
 
 class History(Protocol):
@@ -324,9 +328,9 @@ class History(Protocol):
         `no_data`."""
 
     @reads
-    def totals(self, since_ms: int) -> tuple[RefreshTotals, ...]:
+    def totals(self, since_ms: int, *, by_day: bool = False) -> tuple[RefreshTotals, ...]:
         """What refreshes took that ended at `since_ms` (epoch milliseconds) or later, by dataset that isn't
-        retired; datasets without any are left out."""
+        retired, and by day (UTC) if asked for; datasets and days without any are left out."""
 
     @reads
     def refreshes(self, dataset: TableName, limit: int = 50) -> tuple[RefreshRecord, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
+from datetime import UTC, datetime
+from itertools import chain, groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, null, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
@@ -50,6 +51,7 @@ _C, _D, _F, _P, _R, _V = (
     table.c for table in (t.checkpoints, t.datasets, t.failures, t.checkpoint_jobs, t.refreshes, t.versions)
 )
 _DETAILS = t.dataset_details.c
+_DAY_MS = 24 * 3_600_000
 _SUMMED = (_R.duration_ms, _R.cpu_ms, _R.rows_inserted, _R.rows_deleted)
 _UNKNOWN_KIND = DatasetKind.STREAMING_TABLE.value
 """Of a table that the store never knew: the kind decides nothing of a table that is dropped or renamed."""
@@ -363,26 +365,34 @@ class SqlHistory(Repository):
         with self._read() as connection:
             return tuple(map(as_record, connection.execute(query)))
 
-    def totals(self, since_ms: int) -> tuple[RefreshTotals, ...]:
+    def totals(self, since_ms: int, *, by_day: bool = False) -> tuple[RefreshTotals, ...]:
         is_failed = _R.error.is_not(None)
+        day = (_R.finished_at_ms // _DAY_MS if by_day else null()).label("day")
         query = (
             select(
                 _R.dataset,
+                day,
                 _R.mode,
                 is_failed.label("failed"),
                 func.count().label("refreshes"),
+                func.count(_R.cpu_ms).label("measured"),
                 *(func.sum(column).label(column.name) for column in _SUMMED),
                 func.min(_R.finished_at_ms).label("since_ms"),
             )
             .join(t.datasets, (_D.name == _R.dataset) & _D.retired.is_(False))
             .where(_R.finished_at_ms >= since_ms)
-            .group_by(_R.dataset, _R.mode, is_failed)
-            .order_by(_R.dataset)
+            .group_by(_R.dataset, *([day] if by_day else []), _R.mode, is_failed)
+            .order_by(_R.dataset, *([day] if by_day else []))
         )
         with self._read() as connection:
             rows = connection.execute(query).all()
-        groups = groupby(rows, key=lambda row: row.dataset)
-        return tuple(_totals(parse(name), list(group)) for name, group in groups)
+        totals = []
+        for name, of_dataset in groupby(rows, key=lambda row: row.dataset):
+            days = [list(of_day) for _, of_day in groupby(of_dataset, key=lambda row: row.day)]
+            is_full = sum(row.refreshes for row in chain(*days)) >= KEPT_PER_DATASET
+            # What left the history was older than all that is in it.
+            totals += [_totals(parse(name), day, is_full and day is days[0]) for day in days]
+        return tuple(totals)
 
     def refreshes_after(self, last: int, limit: int) -> tuple[tuple[int, RefreshRecord], ...]:
         query = select(t.refreshes).where(_R.id > last).order_by(_R.id).limit(limit)
@@ -466,7 +476,7 @@ class SqlHistory(Repository):
         )
 
 
-def _totals(dataset: TableName, rows: Sequence[Row[Any]]) -> RefreshTotals:
+def _totals(dataset: TableName, rows: Sequence[Row[Any]], is_cut: bool) -> RefreshTotals:
     refreshes: dict[RefreshMode, int] = {}
     for row in rows:
         if not row.failed:
@@ -483,8 +493,14 @@ def _totals(dataset: TableName, rows: Sequence[Row[Any]]) -> RefreshTotals:
         rows_inserted=int(sum(row.rows_inserted for row in rows)),
         rows_deleted=int(sum(row.rows_deleted for row in rows)),
         since_ms=min(row.since_ms for row in rows),
-        is_cut=sum(row.refreshes for row in rows) >= KEPT_PER_DATASET,
+        is_cut=is_cut,
+        measured=sum(row.measured for row in rows),
+        day=None if rows[0].day is None else _date(rows[0].day * _DAY_MS),
     )
+
+
+def _date(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
 
 
 def _counts_by_checkpoint(rows: Iterable[Row[Any]]) -> dict[Any, Any]:
