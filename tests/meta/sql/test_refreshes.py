@@ -10,7 +10,7 @@ from tests.support.stores import Backing
 
 from tautochrone.meta import DatasetEntry, RefreshTotals, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.checkpoint import CheckpointState, NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 
@@ -171,3 +171,18 @@ def test_neighbours_of_a_checkpoint(store: Store) -> None:
         third: (second, None),
         third + 5: (third, None),
     }
+
+
+def test_what_is_readable_and_refreshed_before_a_checkpoint(store: Store) -> None:
+    fence = store.jobs.take_over("job")
+    numbers = [run(store, fence, version=version) for version in ("a", "b", None, "c")]
+    store.checkpoints.revoke("job", fence, numbers[1])
+    published = CheckpointState.PUBLISHED
+    assert store.checkpoints.readable_before(numbers[3], 9) == (
+        (numbers[2], published),
+        (numbers[0], published),
+    )
+    assert store.checkpoints.readable_before(numbers[3], 1) == ((numbers[2], published),)
+    # A failure gives no version.
+    assert store.history.refreshed_between(numbers[0], numbers[3]) == {VIEW: numbers[1]}
+    assert store.history.refreshed_between(numbers[1], numbers[3]) == {}
