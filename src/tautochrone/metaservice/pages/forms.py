@@ -290,7 +290,7 @@ def _is_written_by_arrow(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     if pa.types.is_decimal(kind):
-        return 0 <= kind.scale <= _PLAIN_SCALE
+        return bool(0 <= kind.scale <= _PLAIN_SCALE)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return True
     return pa.types.is_primitive(kind) and not (pa.types.is_duration(kind) or pa.types.is_interval(kind))
