@@ -345,7 +345,7 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
         built_and_decided(store, fence),
         store.builds.complete("job", fence, BUILD.id),
     ),
-    "builds.remove": lambda store, fence: (built(store, fence), store.builds.remove(BUILD.id)),
+    "builds.remove": lambda store, fence: (built(store, fence), store.builds.remove(BUILD.job, BUILD.id)),
     "deliveries.claim": lambda store, fence: (claimed(store, fence), None)[1:],
     "deliveries.retire_others": lambda store, fence: (
         claimed(store, fence),

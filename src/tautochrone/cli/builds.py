@@ -62,7 +62,7 @@ def _build(arguments: argparse.Namespace) -> ProjectBuild | None:
         sys.stderr.write(f"built {built.table.without_catalog} in {duration_ms / 1000:.1f} s\n")
 
     with Project(options, log_event, short_lived=True, located=located) as project:
-        job = project.job()
+        job = project.job(migrate=False)
         built = build_project(project, job, _write_price, note)
         if built is None:
             if arguments.json:
@@ -126,13 +126,15 @@ def drop(arguments: argparse.Namespace) -> int:
     options = options_of(arguments)
     located = locate_and_launch(options, reads_store=True)
     from tautochrone.app.open import Project, log_event
-    from tautochrone.runtime.planning.drop_build import drop_build, drop_unknown_builds
+    from tautochrone.runtime.planning.drop_build import drop_build, drop_unknown_builds, require_droppable
 
     with Project(options, log_event, short_lived=True, located=located) as project:
         store = project.store()
         job_name = project.settings.job
         builds = [store.builds.get(arguments.drop)] if arguments.drop else store.builds.of_job(job_name)
         dropped = [each.id for each in builds]
+        for each in builds:
+            require_droppable(store, each)
         for each in builds:
             drop_build(store, project.lake, project.effects, each)
         if not arguments.drop:
@@ -148,9 +150,10 @@ def drop(arguments: argparse.Namespace) -> int:
 
 
 def apply(arguments: argparse.Namespace) -> int:
-    """Let the rows of a built plan be the next checkpoint: 1 if none shows them."""
+    """Let the rows of a built plan be the next checkpoint: 1 if none shows them, or something else failed."""
     emit = plain_listener(arguments)
     with opened_job(arguments, emit, changes=True) as (_, job):
+        from tautochrone.runtime.loop.run import RunState
         from tautochrone.runtime.planning.apply_build import apply_build
 
         applied = job.store.builds.get(arguments.build)
@@ -160,4 +163,6 @@ def apply(arguments: argparse.Namespace) -> int:
             sys.stderr.write(
                 f"no checkpoint shows plan {applied.id} ({state}): taut apply {applied.id} goes on with it\n"
             )
-        return 1 if left else 0
+        elif state is RunState.FAILED:
+            sys.stderr.write(f"a checkpoint shows plan {applied.id}, and something else failed ({state})\n")
+        return 1 if left or state is RunState.FAILED else 0

@@ -124,6 +124,17 @@ class TestBuilds(LakeBench):
             buildable.apply_build(filled.fork(), definition, BRANCH, commit_metadata())
         assert gone.value.error_class == "BUILD_GONE"
 
+    def test_main_gets_the_rows_while_they_are_dropped(
+        self, spark: SparkSession, lake: IcebergLake, filled: LakeTable, effects: InterferingEffects
+    ) -> None:
+        definition, _, row = self.built(spark, lake, filled.name, WIDER)
+        buildable = lake.buildable(filled.name)
+        effects.before[Step.LAKE_DROP_BUILD] = lambda: buildable.apply_build(
+            filled.fork(), definition, BRANCH, commit_metadata()
+        )
+        buildable.drop_build(BRANCH)
+        assert [tuple(each) for each in filled.read(spark, filled.current_version()).collect()] == [row]
+
     @pytest.mark.parametrize("step", [Step.LAKE_BUILD, Step.LAKE_APPLY_BUILD])
     def test_a_lost_answer(
         self,

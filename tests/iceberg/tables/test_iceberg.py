@@ -83,6 +83,21 @@ class TestOwn(LakeBench):
         assert self.ids(spark, table) == [1]
         assert len(table.versions()) == 2
 
+    @pytest.mark.parametrize("is_committed", [True, False])
+    def test_a_race_or_a_lost_answer_of_an_abort(
+        self, spark: SparkSession, table: LakeTable, effects: InterferingEffects, is_committed: bool
+    ) -> None:
+        fork = table.fork()
+        prepared = table.prepare(fork, [table.stage(fork, self.frame(spark, 1))], commit_metadata())
+        files = [file.path for file in table.files_at(prepared.version).files.values()]
+        if is_committed:
+            effects.before[Step.LAKE_ABORT] = lambda: table.commit(prepared, Fence(1))
+        else:
+            effects.lose.add(Step.LAKE_ABORT)
+        table.abort(prepared)
+        assert self.ids(spark, table) == ([1] if is_committed else [])
+        assert [path is not None and path.exists() for path in files] == [is_committed]
+
     def test_a_lost_answer_of_one_step(
         self, spark: SparkSession, table: LakeTable, effects: InterferingEffects
     ) -> None:

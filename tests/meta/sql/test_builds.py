@@ -15,6 +15,7 @@ from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.model.reason import unclassified
+from tautochrone.runtime.planning.drop_build import require_droppable
 
 ROOT, VIEW, FRESH = (TableName("lake", ("db",), name) for name in ("orders", "totals", "fresh"))
 BUILD = ProjectBuild(
@@ -53,10 +54,27 @@ def fence(store: MetaStore) -> Fence:
     return fence
 
 
+def test_a_decided_build_is_not_dropped_under_a_run(store: MetaStore, fence: Fence) -> None:
+    store.builds.begin(BUILD)
+    store.builds.finish(BUILD.with_table(TABLE))
+    require_droppable(store, store.builds.get(BUILD.id))
+    store.builds.decide("job", fence, BUILD.id)
+    with pytest.raises(MetaError, match="BUILD_BEING_APPLIED"):
+        require_droppable(store, store.builds.get(BUILD.id))
+    store.jobs.end_run("job", fence)
+    require_droppable(store, store.builds.get(BUILD.id))
+
+
 def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.begin(BUILD)
     assert store.builds.get(BUILD.id) == replace(BUILD, created_at_ms=7_000)
+    for other in (replace(BUILD, job="other"), replace(BUILD, created=())):
+        with pytest.raises(MetaError, match="BUILD_ID_TAKEN"):
+            store.builds.begin(other)
+    with pytest.raises(MetaError, match="BUILD_NOT_FOUND"):
+        store.builds.finish(replace(BUILD, job="other"))
+    store.builds.remove("other", BUILD.id)
     with pytest.raises(MetaError, match="BUILD_UNFINISHED"):
         store.builds.decide("job", fence, BUILD.id)
     finished = replace(BUILD.with_table(TABLE), problems=("one",), notes=("two",))
@@ -77,8 +95,8 @@ def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
 
 def test_a_dropped_build(store: MetaStore, fence: Fence) -> None:
     store.builds.begin(BUILD)
-    store.builds.remove(BUILD.id)
-    store.builds.remove(BUILD.id)
+    store.builds.remove(BUILD.job, BUILD.id)
+    store.builds.remove(BUILD.job, BUILD.id)
     for call in (
         lambda: store.builds.finish(BUILD),
         lambda: store.builds.decide("job", fence, BUILD.id),
@@ -100,5 +118,5 @@ def test_readers_do_not_see_what_a_build_created(store: MetaStore) -> None:
     assert not store.reads.knows(FRESH)
     store.builds.begin(BUILD)
     assert store.reads.knows(FRESH)
-    store.builds.remove(BUILD.id)
+    store.builds.remove(BUILD.job, BUILD.id)
     assert not store.reads.knows(FRESH)

@@ -6,7 +6,9 @@ import contextlib
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from tests.support.harness import Pipeline
 from tautochrone.model import limits
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
-from tautochrone.model.project_build import ProjectBuild
+from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.planning import build as planning_build
 from tautochrone.runtime.planning.apply_build import apply_build
 from tautochrone.runtime.planning.build import build, survey
 from tautochrone.runtime.planning.drop_build import drop_build
@@ -98,13 +101,18 @@ class Project(Pipeline):
             return {name.table: version for name, version in versions.items()}
 
 
-@pytest.fixture
-def project(tmp_path: Path, spark: SparkSession) -> Iterator[Project]:
-    project = Project(tmp_path, spark, may_fall_back=True)
-    project.write("definitions/sales.py", SALES.replace("@IN@", str(tmp_path / "in")))
+def described(folder: Path, spark: SparkSession, settings: str = "") -> Project:
+    project = Project(folder, spark, may_fall_back=True, settings=settings)
+    project.write("definitions/sales.py", SALES.replace("@IN@", str(folder / "in")))
     for name, text in (("totals", TOTALS), ("top", TOP), ("big", BIG)):
         project.define(name, text)
     project.add_sales(1, 2, 3, 4, 5, 6)
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> Iterator[Project]:
+    project = described(tmp_path, spark)
     assert project.run().state == "COMPLETED"
     yield project
     project.close()
@@ -274,6 +282,96 @@ def branches(project: Project) -> set[str]:
             rows = project.session.sql(f"SELECT name FROM lake.default.{table}.refs").collect()
             names |= {name for (name,) in rows}
     return names - {"main"}
+
+
+def test_a_full_refresh_stays(project: Project) -> None:
+    """What was decided and not applied does not come back over rows that were computed later."""
+    project.define("totals", CHANGED)
+    project.attempt(build_all)
+    project.attempt(build_all)
+    decided = Strike(Step.META_APPLY_BUILD, "after", "crash")
+    for each in project.builds():
+        project.attempt(partial(apply_build, build=each), decided)
+    assert [each.state for each in project.builds()] == [BuildState.DECIDED] * 2
+    happened = project.run(full=["totals"])
+    assert happened.refresh("totals")["reason_code"] == "FULL_REFRESH_REQUESTED"
+    assert happened.refresh("top")["nodes"][0]["reason_code"] == "BUILD_APPLIED"
+    assert (project.builds(), branches(project)) == ((), set())
+    project.add_sales(10)
+    assert project.run().refresh("totals")["nodes"][0]["reason_code"] != "BUILD_APPLIED"
+    assert amounts(project) == [14, 18, 30]
+
+
+def test_rows_that_came_meanwhile(project: Project) -> None:
+    """They are followed in the refresh that applies the build, which says both; or they are refused."""
+    checked = BIG.replace("big AS", "big (CONSTRAINT small EXPECT (amount < 6)) AS")
+    project.define("big", checked)
+    identity, _ = project.build()
+    project.define("big", BIG)
+    project.add_sales(8, 9)
+    assert project.run().state == "COMPLETED"
+    project.define("big", checked)
+    done = project.apply(identity)
+    assert done.returncode == 0, done.stderr
+    (line,) = (e for e in map(json.loads, done.stdout.splitlines()) if e.get("dataset") == "lake.default.big")
+    assert line["reason_code"] != "BUILD_APPLIED"
+    assert line["nodes"][0]["reason_code"] == "BUILD_APPLIED"
+    assert [(e["violations"], e["change"]) for e in line["expectations"]] == [(3, 3)]
+
+    strict = checked.replace("(amount < 6)", "(amount < 10) ON VIOLATION FAIL UPDATE")
+    project.define("big", strict)
+    identity, _ = project.build()
+    project.define("big", checked)
+    project.add_sales(10)
+    assert project.run().state == "COMPLETED"
+    project.define("big", strict)
+    for _ in range(2):
+        done = project.apply(identity)
+        assert (done.returncode, [each.id for each in project.builds()]) == (1, [identity])
+        assert f"no checkpoint shows plan {identity} (FAILED)" in done.stderr
+    assert branches(project) == set()
+
+
+def test_another_job_keeps_the_build_from_readers(tmp_path: Path, spark: SparkSession) -> None:
+    def use(job: str) -> None:
+        project.write("tautochrone.toml", settings.replace("@", job))
+        project.reload()
+
+    settings = '[run]\njob = "@"\npatience = "0s"\n[jobs.totals]\ndatasets = ["totals", "top"]\n'
+    project = described(tmp_path, spark, settings.replace("@", "test"))
+    for job in ("test", "totals"):
+        use(job)
+        assert project.run().state == "COMPLETED" or job == "test"
+    project.define("totals", CHANGED)
+    project.attempt(build_all)
+    with project.opened() as (job, _):
+        fence = job.store.jobs.take_over("test")
+        apply_newest(job)
+    assert (len(project.builds()), branches(project), amounts(project)) == (1, set(), OLD)
+    with project.opened() as (job, _):
+        job.store.jobs.end_run("test", fence)
+    use("test")
+    project.run()
+    assert amounts(project) == NEW
+    use("totals")
+    project.attempt(apply_newest)
+    assert project.builds() == ()
+    project.close()
+
+
+def test_the_base_stays_pinned(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while one view takes longer than the lease."""
+    monkeypatch.setattr(planning_build, "_LEASE_MS", 1500)
+    pins: list[int] = []
+
+    def built(_table: BuiltTable, _duration_ms: int) -> None:
+        time.sleep(2)
+        pins.append(len(project.job.store.pins.live()))
+
+    project.define("big", BIG.replace("> 3", "> 4"))
+    with project.opened() as (job, _):
+        build(job, survey(job, plan_project(job)), lambda _: [], built)
+        assert (pins, job.store.pins.live()) == ([1], ())
 
 
 BUILD_STRIKES = [

@@ -36,6 +36,7 @@ class World:
         self.inputs: dict[str, str] = {str(ORDERS): "1", str(ITEMS): "1"}
         self.sizes = {ORDERS: Size(changed_rows=10, rows=1_000_000), ITEMS: Size(changed_rows=0, rows=50)}
         self.history: list[Refresh] = []
+        self.applied: Refresh | None = None
         self.flow = SimpleNamespace(
             linear=False,
             linear_reason="Join",
@@ -72,6 +73,7 @@ class World:
             policy=policy_of(dataset, self.default),
             metadata=metadata,
             location=str(location),
+            applied=self.applied,
         )
 
     def choose(self, *obstacles: str, forced: Reason | None = None, planned: bool = True) -> Choice:
@@ -213,6 +215,19 @@ def test_only_refreshes_of_the_same_definition_count(world: World) -> None:
     assert world.choose().mode is RefreshMode.FULL
     world.history = [full(ReasonCode.DEFINITION_CHANGED, 9_000), *old]
     assert "full 1.0 s expected" in str(world.choose().reason)
+    # A build was applied, and followed by a computation in the same refresh.
+    applied = NodeRefresh(
+        node="built rows",
+        mode=RefreshMode.FULL,
+        reason=Reason.of(ReasonCode.BUILD_APPLIED, plan="0123abcd", checkpoint=1),
+    )
+    query = NodeRefresh(node="query", mode=RefreshMode.FULL, reason=Reason.of(ReasonCode.POLICY_IS_FULL))
+    new = replace(full(ReasonCode.POLICY_IS_FULL, 9_000), nodes=(applied, query))
+    world.history = [new, *old]
+    assert "full 1.0 s expected" in str(world.choose().reason)
+    world.history = old
+    world.applied = replace(new, reason=applied.reason, nodes=(applied,))
+    assert world.choose().mode is RefreshMode.INCREMENTAL
 
 
 def test_the_plan_is_made_only_for_a_change(world: World) -> None:

@@ -18,7 +18,6 @@ from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forw
 from tautochrone.iceberg.commits.staged_files import write_files
 from tautochrone.iceberg.java.calls import references
 from tautochrone.iceberg.maintenance.orphans import check_seal
-from tautochrone.iceberg.reads.reading import own_files
 from tautochrone.iceberg.reads.schema import TableShape, replacement_transaction, shape_of
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.effects import Step
@@ -133,20 +132,7 @@ class IcebergBuildable(IcebergTable):
         return builder.setCurrentSchema(int(built.schemaId())).build()
 
     def drop_build(self, branch: str) -> None:
-        files: list[str] = []
-
-        def build(loaded: Loaded) -> Any:
-            snapshot = loaded.metadata.snapshot(loaded.metadata.ref(branch).snapshotId())
-            files[:] = own_files(loaded, snapshot)
-            snapshots = self._iceberg.jvm.java.util.ArrayList()
-            snapshots.add(snapshot)
-            return self._builder(loaded).removeRef(branch).removeSnapshots(snapshots).build()
-
-        def done(loaded: Loaded) -> bool:
-            return loaded.metadata.ref(branch) is None
-
-        loaded = self._set(Step.LAKE_DROP_BUILD, build, done, ask_first=True)
-        self._remove(loaded, files, Step.LAKE_DISCARD)
+        self._drop_branch(Step.LAKE_DROP_BUILD, branch)
 
 
 def _with_rows(transaction: Any, staged: Staged, commit_metadata: CommitMetadata) -> Any:

@@ -176,25 +176,14 @@ class IcebergTable(IcebergMaintenance):
         return self._committed(prepared.version, prepared.parent, prepared.rows)
 
     def abort(self, prepared: Prepared) -> None:
-        batch_files: list[str] = []
-
-        def build(loaded: Loaded) -> Any:
+        def check(loaded: Loaded) -> None:
             if in_history(loaded.metadata, loaded.main, prepared.version, prepared.parent):
                 raise LakeError(
                     "PREPARED_BATCH_COMMITTED",
                     f"The batch {prepared.version} of {self._name} is committed; it cannot be aborted",
                 )
-            snapshot = loaded.metadata.snapshot(int(prepared.version))
-            batch_files[:] = own_files(loaded, snapshot)
-            aborted_snapshots = self._iceberg.jvm.java.util.ArrayList()
-            aborted_snapshots.add(snapshot)
-            return self._builder(loaded).removeRef(prepared.branch).removeSnapshots(aborted_snapshots).build()
 
-        def done(loaded: Loaded) -> bool:
-            return loaded.metadata.ref(prepared.branch) is None
-
-        loaded = self._set(Step.LAKE_ABORT, build, done, ask_first=True)
-        self._remove(loaded, batch_files, Step.LAKE_DISCARD)
+        self._drop_branch(Step.LAKE_ABORT, prepared.branch, check)
 
     # -- one step: what can be computed again -----------------------------------------------------
 
@@ -487,6 +476,38 @@ class IcebergTable(IcebergMaintenance):
             done=done,
             ask_first=ask_first,
         )
+
+    def _drop_branch(
+        self, step: Step, branch: str, check: Callable[[Loaded], None] = lambda _loaded: None
+    ) -> None:
+        """Remove a branch and its version, then delete the files that this version added. Repeatable.
+
+        Args:
+            check: raises an error to stop.
+        """
+        files: list[str] = []
+        versions: list[Version] = []
+
+        def build(loaded: Loaded) -> Any:
+            check(loaded)
+            snapshot = loaded.metadata.snapshot(loaded.metadata.ref(branch).snapshotId())
+            files[:] = own_files(loaded, snapshot)
+            versions[:] = loaded.main, Version(str(snapshot.snapshotId()))
+            snapshots = self._iceberg.jvm.java.util.ArrayList()
+            snapshots.add(snapshot)
+            return self._builder(loaded).removeRef(branch).removeSnapshots(snapshots).build()
+
+        def done(loaded: Loaded) -> bool:
+            return loaded.metadata.ref(branch) is None
+
+        loaded = self._set(step, build, done, ask_first=True)
+        if files and done(loaded):
+            # Another commit removed the branch, or the answer to this one was lost. Whoever takes the files
+            # over moves main and keeps the version. What is left undeleted here, maintenance deletes.
+            main, version = versions
+            if loaded.main != main or loaded.metadata.snapshot(int(version)) is not None:
+                return
+        self._remove(loaded, files, Step.LAKE_DISCARD)
 
     def _append(self, loaded: Loaded, staged: Sequence[Staged], commit_metadata: CommitMetadata) -> Any:
         # Not `newFastAppend`: it never merges manifests, and a table with a commit per second needs that.

@@ -21,6 +21,9 @@ class Builds(Protocol):
 
         Args:
             build: with a new id, and the tables that it will create.
+
+        Raises:
+            MetaError: `BUILD_ID_TAKEN`, another build has the id.
         """
 
     @writes
@@ -45,7 +48,7 @@ class Builds(Protocol):
         """Forget a build that a checkpoint took over. Repeatable."""
 
     @writes
-    def remove(self, build: str) -> None:
+    def remove(self, job: str, build: str) -> None:
         """Forget a build of which nothing is left in the lake. Repeatable."""
 
     @reads

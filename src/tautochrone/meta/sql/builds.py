@@ -24,8 +24,9 @@ class SqlBuilds(Repository):
 
     def begin(self, build: ProjectBuild) -> None:
         with self._write() as connection:
-            if connection.execute(select(_B.id).where(_B.id == build.id)).first() is None:
-                begun = replace(build, created_at_ms=self._clock())
+            known = connection.execute(select(t.builds).where(_B.id == build.id)).first()
+            begun = replace(build, created_at_ms=known.created_at_ms if known else self._clock())
+            if known is None:
                 row = {
                     "id": begun.id,
                     "job": begun.job,
@@ -34,20 +35,26 @@ class SqlBuilds(Repository):
                     "content": begun.as_json(),
                 }
                 connection.execute(insert(t.builds).values(row))
+            elif _as_build(known) != begun:
+                raise MetaError(
+                    "BUILD_ID_TAKEN",
+                    f"There is another built plan {build.id} in this store, of job {known.job}",
+                    hint="build again: the id is drawn at random",
+                )
 
     def finish(self, build: ProjectBuild) -> None:
         with self._write() as connection:
-            begun = _build(connection, build.id)
+            begun = _build(connection, build.id, build.job)
             content = replace(build, created_at_ms=begun.created_at_ms).as_json()
             connection.execute(
                 update(t.builds)
-                .where(_B.id == build.id, _B.state != BuildState.DECIDED.value)
+                .where(_B.id == build.id, _B.job == build.job, _B.state != BuildState.DECIDED.value)
                 .values(state=BuildState.BUILT.value, content=content)
             )
 
     def decide(self, job: str, fence: Fence, build: str) -> None:
         with self._fenced(job, fence) as connection:
-            decided = _build(connection, build)
+            decided = _build(connection, build, job)
             if decided.state is BuildState.BUILDING:
                 raise MetaError(
                     "BUILD_UNFINISHED",
@@ -68,9 +75,9 @@ class SqlBuilds(Repository):
         with self._fenced(job, fence) as connection:
             connection.execute(delete(t.builds).where(_B.id == build, _B.job == job))
 
-    def remove(self, build: str) -> None:
+    def remove(self, job: str, build: str) -> None:
         with self._write() as connection:
-            connection.execute(delete(t.builds).where(_B.id == build))
+            connection.execute(delete(t.builds).where(_B.id == build, _B.job == job))
 
     def get(self, build: str) -> ProjectBuild:
         with self._read() as connection:
@@ -88,9 +95,10 @@ def is_created_by_build(connection: Connection, table: TableName) -> bool:
     return any(table in _as_build(row).created for row in rows)
 
 
-def _build(connection: Connection, build: str) -> ProjectBuild:
+def _build(connection: Connection, build: str, job: str | None = None) -> ProjectBuild:
+    """The build of an id, of this job if one is given."""
     row = connection.execute(select(t.builds).where(_B.id == build)).first()
-    if row is None:
+    if row is None or job not in (None, row.job):
         known = connection.execute(select(_B.id).order_by(_B.created_at_ms, _B.id)).scalars().all()
         raise MetaError(
             "BUILD_NOT_FOUND",

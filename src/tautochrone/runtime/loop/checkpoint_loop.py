@@ -318,7 +318,7 @@ class CheckpointLoop:
             cpu_ms=spent_ms,
             passed_invariants=checked.satisfied,
         )
-        self._refresher.complete_builds()
+        self._refresher.complete_builds(checkpoint.number, state)
         self._last_report = None
         self._deliveries.wake_workers()
         self._publication.report_part(

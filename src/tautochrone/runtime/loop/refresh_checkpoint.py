@@ -19,9 +19,10 @@ from tautochrone.meta import Store
 from tautochrone.meta.protocols.builds import Builds
 from tautochrone.model import events, limits
 from tautochrone.model.catalog import job_read_point
-from tautochrone.model.checkpoint import Checkpoint, RefreshMode
+from tautochrone.model.checkpoint import Checkpoint, CheckpointState, RefreshMode
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.project_build import ProjectBuild
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
@@ -220,6 +221,8 @@ class CheckpointRefresher:
         self._built = BuiltRows(
             context, partial(job.store.builds.of_job, job.name), job.topology.fingerprints
         )
+        self._taken_over: dict[str, CheckpointNumber] = {}
+        """By build the first checkpoint with its rows, while readers wait for other jobs to publish it."""
         self._views = ViewRefresher(
             context, self._sessions, plans, self._changes, unfollowed, self._readers, self._built
         )
@@ -281,15 +284,34 @@ class CheckpointRefresher:
         outdated, self._outdated = self._outdated, None
         return outdated
 
-    def complete_builds(self) -> None:
-        """Forget the builds that the published checkpoint took over; not those of which a dataset failed."""
+    def complete_builds(self, number: CheckpointNumber, state: CheckpointState) -> None:
+        """Forget the builds that a published checkpoint shows.
+
+        One of which a dataset failed is left to the next checkpoint, and one that only other jobs keep from
+        readers until they have published it.
+
+        Args:
+            number: the checkpoint of which the job has done its part.
+            state: its state now.
+        """
         left = []
         for build in self._built.decided:
-            if is_taken_over(self._job.lake, build):
+            if self._is_shown(build, number, state):
                 self._job.journal.record(Builds.complete, build.id)
-            elif build.versions.keys() & self._failures.keys():
+            else:
                 left.append(build)
         self._built.keep(left)
+
+    def _is_shown(self, build: ProjectBuild, number: CheckpointNumber, state: CheckpointState) -> bool:
+        if build.versions.keys() & self._failures.keys() or not is_taken_over(self._job.lake, build):
+            return False
+        if state is CheckpointState.PUBLISHED:
+            return True
+        first = self._taken_over.setdefault(build.id, number)
+        state_of_first = self._job.store.checkpoints.get(first).state
+        if state_of_first not in (CheckpointState.OPEN, CheckpointState.PUBLISHED):
+            self._taken_over[build.id] = number
+        return state_of_first is CheckpointState.PUBLISHED
 
     @property
     def full_refreshes_left(self) -> frozenset[TableName]:

@@ -13,6 +13,7 @@ A run of the job may go on meanwhile: main of no table moves. A process that die
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import DefinitionError, MetaError, RefreshError
+from tautochrone.errors import DefinitionError, MetaError, RefreshError, TautochroneError
 from tautochrone.model.checkpoint import Checkpoint, Consistency
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
@@ -43,7 +44,7 @@ from tautochrone.spark.jvm.errors import problem_of
 __all__ = ["BuildPrice", "BuildSurvey", "build", "survey"]
 
 _LEASE_MS = 3_600_000
-"""The pin of the base is renewed before each view."""
+"""The pin of the base is renewed while the build lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,7 @@ def build(
         RefreshError: a query failed, or an expectation that nothing may violate is violated.
         MetaError: `BUILD_INPUT_MISSING`, the base has no version of an input; `BUILD_NOT_FOUND`, somebody
             dropped the build meanwhile.
+        CheckpointUnavailableError: a revision took the base back, or its pin could not be renewed.
         LakeError: a table cannot be written.
     """
     views = [part.dataset for part in surveyed.views]
@@ -212,11 +214,10 @@ class _Builder:
 
     def build(self, views: Sequence[TableName], built: Callable[[BuiltTable, int], None]) -> ProjectBuild:
         """The build with all of its tables, and the invariants that do not hold."""
-        with self._pinned() as renew:
+        with self._pinned():
             self._views.start(self._base.number)
             self._sessions.show(self._job.store.reads.published_versions(self._base.number))
             for view in views:
-                renew()
                 started = time.monotonic()
                 table = self._built(view)
                 self._build = self._build.with_table(table)
@@ -228,15 +229,37 @@ class _Builder:
         return replace(self._build, problems=tuple(problems), notes=tuple(notes))
 
     @contextmanager
-    def _pinned(self) -> Iterator[Callable[[], None]]:
-        store = self._job.store
+    def _pinned(self) -> Iterator[None]:
+        """Keep what the base shows until the build has ended, however long one view takes.
+
+        Raises:
+            CheckpointUnavailableError: as of `store.pins.renew`.
+        """
+        store, ended = self._job.store, threading.Event()
+        failures: list[TautochroneError] = []
+
+        def renew() -> None:
+            while not ended.wait(_LEASE_MS / 4000):
+                try:
+                    store.pins.renew(pinned.pin, _LEASE_MS)
+                except TautochroneError as error:
+                    failures[:] = [error]
+                else:
+                    failures.clear()
+
         pinned = store.reads.resolve(
             Consistency.STRONG, checkpoint=self._base.number, owner="build", lease_ms=_LEASE_MS
         )
+        renewing = threading.Thread(target=renew, name="build-pin", daemon=True)
+        renewing.start()
         try:
-            yield lambda: store.pins.renew(pinned.pin, _LEASE_MS, if_within_ms=_LEASE_MS // 2)
+            yield
         finally:
+            ended.set()
+            renewing.join()
             store.pins.release(pinned.pin)
+        if failures:
+            raise failures[0]
 
     def _built(self, view: TableName) -> BuiltTable:
         job, topology = self._job, self._job.topology

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from tautochrone.errors import MetaError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
-from tautochrone.model.project_build import BRANCH_PREFIX, ProjectBuild
+from tautochrone.model.project_build import BRANCH_PREFIX, BuildState, ProjectBuild
 
-__all__ = ["drop_build", "drop_unknown_builds"]
+__all__ = ["drop_build", "drop_unknown_builds", "require_droppable"]
+
+
+def require_droppable(store: Store, build: ProjectBuild) -> None:
+    """Check that no process is giving readers the rows of a build.
+
+    Raises:
+        MetaError: `BUILD_BEING_APPLIED`.
+    """
+    running = any(status.alive for status in store.jobs.states() if status.name == build.job)
+    if running and build.state is BuildState.DECIDED:
+        raise MetaError(
+            "BUILD_BEING_APPLIED",
+            f"Plan {build.id} is decided, and a process that runs job {build.job} may be applying it",
+            hint="end it first; a process that was killed counts as running until its lease is over",
+            sqlstate="55006",
+            retryable=True,
+        )
 
 
 def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: ProjectBuild) -> None:
@@ -21,7 +39,7 @@ def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: Project
             stored = lake.stored_table(name)
             lake.drop(stored)
             lake.delete_files(stored)
-    effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.id))
+    effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.job, build.id))
 
 
 def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:

@@ -89,6 +89,7 @@ class RefreshTask:
         is_full_requested: everything is to be computed anew, because a user asked for it.
         metadata: what the commit will say; its mode is set when one was chosen.
         location: where the dataset is defined, for error texts.
+        applied: what gave the table the rows of a build just now; None: nothing did.
     """
 
     table: LakeTable
@@ -102,6 +103,7 @@ class RefreshTask:
     is_full_requested: bool = False
     metadata: CommitMetadata
     location: str
+    applied: Refresh | None = None
 
     @property
     def name(self) -> TableName:

@@ -7,16 +7,17 @@ after any other refresh, and a build that is applied late is right too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tautochrone.ingest.staging import expectation_counts
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.runtime.refresh.task import RefreshContext, Refreshed, RefreshTask
+from tautochrone.runtime.refresh.task import RefreshContext, RefreshTask
 
-__all__ = ["AppliedRows", "BuiltRows", "is_taken_over"]
+__all__ = ["BuiltRows", "is_taken_over", "with_applied"]
 
 
 def is_taken_over(lake: LakeCatalog, build: ProjectBuild) -> bool:
@@ -25,12 +26,18 @@ def is_taken_over(lake: LakeCatalog, build: ProjectBuild) -> bool:
     return all(lake.buildable(name).built_version(build.branch) is None for name in tables)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedRows:
-    """A view that stands at its built rows: what is left to do, and the result if nothing is."""
-
-    task: RefreshTask
-    refreshed: Refreshed
+def with_applied(applied: Refresh, followed: Refresh) -> Refresh:
+    """One refresh that gave a view built rows and then followed what came to its inputs since."""
+    before = {count.name: count.change for count in applied.expectations}
+    return replace(
+        followed,
+        rows_inserted=applied.rows_inserted + followed.rows_inserted,
+        rows_deleted=applied.rows_deleted + followed.rows_deleted,
+        nodes=(*(replace(node, node="built rows") for node in applied.nodes), *followed.nodes),
+        expectations=tuple(
+            replace(count, change=count.change + before.get(count.name, 0)) for count in followed.expectations
+        ),
+    )
 
 
 class BuiltRows:
@@ -67,21 +74,29 @@ class BuiltRows:
         """Forget all others: a checkpoint has taken them over."""
         self._loaded = tuple(builds)
 
-    def apply(self, task: RefreshTask) -> AppliedRows | None:
-        """Give main the built rows of a view; None: there are none, or main has them.
+    def apply(self, task: RefreshTask) -> RefreshTask | None:
+        """Give main the built rows of a view.
+
+        Rows that main does not get now are dropped: a later refresh would put them over newer ones.
+
+        Returns:
+            What is left to do; None: there are no rows, main has them, or a user asked for computed ones.
 
         Raises:
             ConflictError: somebody else moved the table.
         """
-        for build in reversed(self.decided):
-            built = build.table(task.name)
-            if built is None or task.is_full_requested:
-                continue
-            if self._context.lake.buildable(task.name).built_version(build.branch) == built.version:
-                return self._apply(task, build, built)
-        return None
+        table = self._context.lake.buildable(task.name)
+        waiting = [
+            (build, built)
+            for build in self.decided
+            if (built := build.table(task.name)) and table.built_version(build.branch) == built.version
+        ]
+        newest = None if task.is_full_requested or not waiting else waiting.pop()
+        for build, _ in waiting:
+            table.drop_build(build.branch)
+        return None if newest is None else self._apply(task, *newest)
 
-    def _apply(self, task: RefreshTask, build: ProjectBuild, built: BuiltTable) -> AppliedRows:
+    def _apply(self, task: RefreshTask, build: ProjectBuild, built: BuiltTable) -> RefreshTask:
         inputs = {str(name): version for name, version in self._inputs(build, built).items()}
         metadata = replace(
             task.metadata_with(RefreshMode.FULL),
@@ -100,10 +115,9 @@ class BuiltRows:
             rows_inserted=committed.rows_inserted,
             rows_deleted=rows_before,
             nodes=(NodeRefresh(node="query", mode=RefreshMode.FULL, reason=reason),),
+            expectations=expectation_counts(task.expectations, task.violations_before, built.violations),
         )
-        return AppliedRows(
-            task=replace(task, fork=task.table.fork()), refreshed=Refreshed(committed.version, refresh)
-        )
+        return replace(task, fork=task.table.fork(), applied=refresh)
 
     def _inputs(self, build: ProjectBuild, built: BuiltTable) -> dict[TableName, Version]:
         """The versions from which the rows were computed, where an input was built too the one that main got.

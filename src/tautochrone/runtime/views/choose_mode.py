@@ -311,7 +311,7 @@ def computed_all(run: Refresh) -> bool:
     """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
     if run.reason.code is ReasonCode.BUILD_APPLIED:
         return False
-    whole = not run.nodes or [node.node for node in run.nodes] == ["query"]
+    whole = {node.node for node in run.nodes if node.reason.code is not ReasonCode.BUILD_APPLIED} <= {"query"}
     return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
 
@@ -337,6 +337,14 @@ def _costs_reason(policy: RefreshPolicy, facts: Facts, costs: Estimate) -> Reaso
 
 _FIRST_REASONS = (ReasonCode.FIRST_BUILD, ReasonCode.DEFINITION_CHANGED, ReasonCode.BUILD_APPLIED)
 """Reasons of the first refresh of a definition: refreshes before it were of another query."""
+
+
+def _is_first(run: Refresh) -> bool:
+    """Whether refreshes before it were of another query. A build that is applied may be followed at once."""
+    applied = any(node.reason.code is ReasonCode.BUILD_APPLIED for node in run.nodes)
+    return applied or run.reason.code in _FIRST_REASONS
+
+
 _NOT_OF_AUTHOR = {INPUTS: ReasonCode.INPUT_TYPES_CHANGED, PROJECT_FOLDER: ReasonCode.PROJECT_MOVED}
 """Parts of a definition that differ without a change of the definition: rows are compared."""
 
@@ -421,7 +429,7 @@ def choose(
         steps=steps() if followed else 0,
         obstacles=hindered,
         readers=readers,
-        history=_history(context, task.name),
+        history=_history(context, task),
     )
     decision = decide(policy, facts)
     if decision.mode is RefreshMode.DIFF and policy is RefreshPolicy.INCREMENTAL_STRICT:
@@ -559,10 +567,12 @@ def _obstacles(
     return lost or list(planned())
 
 
-def _history(context: RefreshContext, table: TableName) -> tuple[Refresh, ...]:
+def _history(context: RefreshContext, task: RefreshTask) -> tuple[Refresh, ...]:
     """Refreshes since the definition last changed, that first one included, newest first."""
-    past = context.history(table)
-    same = list(takewhile(lambda refresh: refresh.reason.code not in _FIRST_REASONS, past))
+    if task.applied is not None:
+        return (task.applied,)
+    past = context.history(task.name)
+    same = list(takewhile(lambda refresh: not _is_first(refresh), past))
     return tuple(past[: len(same) + 1])
 
 

@@ -41,7 +41,7 @@ from tautochrone.runtime.refresh.task import (
     refreshed_without_rows,
     version_with_same_rows,
 )
-from tautochrone.runtime.views.built_rows import BuiltRows
+from tautochrone.runtime.views.built_rows import BuiltRows, with_applied
 from tautochrone.runtime.views.changes import Changes
 from tautochrone.runtime.views.choose_mode import (
     choose,
@@ -410,13 +410,11 @@ class ViewRefresher:
                 committed.refresh, expectations=expectation_counts(task.expectations, before, before)
             )
             return replace(committed, refresh=refresh)
-        applied = self._built.apply(task)
-        if applied is not None:
-            task = applied.task
+        task = self._built.apply(task) or task
         choice = self.choose(task)
         if choice.mode is RefreshMode.NO_DATA:
-            if applied is not None:
-                return applied.refreshed
+            if task.applied is not None:
+                return Refreshed(task.fork.version, task.applied)
             return refreshed_without_rows(version_with_same_rows(task), choice.mode, choice.reason.code)
         plan = None
         stateless = choice.stateless or choice.mode is RefreshMode.APPEND
@@ -425,7 +423,9 @@ class ViewRefresher:
             plan = self._plans.of(task.name, self._session(task))
         result = refresh_view(self._context, task, choice, self._session(task), plan, self._changes)
         self._compared.add(task.name)
-        return result
+        if task.applied is None:
+            return result
+        return replace(result, refresh=with_applied(task.applied, result.refresh))
 
     def choose(self, task: RefreshTask) -> Choice:
         """How the view gets to the task's checkpoint. Nothing is computed: a run does what this answers, and
