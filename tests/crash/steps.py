@@ -211,7 +211,7 @@ ELSEWHERE: dict[Step, str] = {
     Step.SINK_RENAME: "only `taut rename` takes it: tests/runtime/dataset_changes",
     Step.LAKE_BUILD: "only `taut plan --build` takes it: tests/runtime/planning/test_builds",
     Step.LAKE_APPLY_BUILD: "only `taut apply` leads to it: tests/runtime/planning/test_builds",
-    Step.LAKE_DROP_BUILD: "only `taut plan --drop` takes it: tests/runtime/planning/test_builds",
+    Step.LAKE_DROP_BUILD: "only built plans lead to it: tests/runtime/planning/test_builds",
     Step.META_BUILD: "only `taut plan --build` takes it: tests/runtime/planning/test_builds",
     Step.META_BUILT: "only `taut plan --build` takes it: tests/runtime/planning/test_builds",
     Step.META_APPLY_BUILD: "only `taut apply` takes it: tests/runtime/planning/test_builds",

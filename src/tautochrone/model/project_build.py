@@ -74,7 +74,6 @@ class BuiltTable:
         replaces: fingerprint of the definition that the deployed rows had; None: there were none.
         inputs: the version of each input that they were computed from; those of the build among them.
         violations: of its expectations, by name.
-        is_new: the build made the table; without it nobody has it.
     """
 
     table: TableName
@@ -83,7 +82,6 @@ class BuiltTable:
     replaces: str | None = None
     inputs: Mapping[TableName, Version] = field(default_factory=dict)
     violations: Mapping[str, int] = field(default_factory=dict)
-    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ class ProjectBuild:
         return next((built for built in self.tables if built.table == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """What a store keeps besides id, job and state."""
+        """What a store keeps besides id, job, state and time."""
         return {
             "base": self.base,
             "definitions": dict(self.definitions),
@@ -144,18 +142,18 @@ class ProjectBuild:
                     "replaces": built.replaces,
                     "inputs": {str(name): version for name, version in built.inputs.items()},
                     "violations": dict(built.violations),
-                    "is_new": built.is_new,
                 }
                 for built in self.tables
             ],
             "problems": list(self.problems),
             "notes": list(self.notes),
             "created": [str(name) for name in self.created],
-            "created_at_ms": self.created_at_ms,
         }
 
     @classmethod
-    def from_json(cls, identity: str, job: str, state: str, value: Mapping[str, Any]) -> ProjectBuild:
+    def from_json(
+        cls, identity: str, job: str, state: str, created_at_ms: int, value: Mapping[str, Any]
+    ) -> ProjectBuild:
         """The inverse of `as_json`."""
         return cls(
             id=identity,
@@ -171,14 +169,13 @@ class ProjectBuild:
                     replaces=fields["replaces"],
                     inputs={TableName.parse(name): Version(v) for name, v in fields["inputs"].items()},
                     violations=dict(fields["violations"]),
-                    is_new=fields["is_new"],
                 )
                 for fields in value["tables"]
             ),
             problems=tuple(value["problems"]),
             notes=tuple(value["notes"]),
             created=tuple(map(TableName.parse, value["created"])),
-            created_at_ms=value["created_at_ms"],
+            created_at_ms=created_at_ms,
         )
 
     def with_table(self, built: BuiltTable) -> ProjectBuild:

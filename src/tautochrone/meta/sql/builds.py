@@ -44,12 +44,11 @@ class SqlBuilds(Repository):
 
     def finish(self, build: ProjectBuild) -> None:
         with self._write() as connection:
-            begun = _build(connection, build.id, build.job)
-            content = replace(build, created_at_ms=begun.created_at_ms).as_json()
+            _build(connection, build.id, build.job)
             connection.execute(
                 update(t.builds)
                 .where(_B.id == build.id, _B.job == build.job, _B.state != BuildState.DECIDED.value)
-                .values(state=BuildState.BUILT.value, content=content)
+                .values(state=BuildState.BUILT.value, content=build.as_json())
             )
 
     def decide(self, job: str, fence: Fence, build: str) -> None:
@@ -109,4 +108,4 @@ def _build(connection: Connection, build: str, job: str | None = None) -> Projec
 
 
 def _as_build(row: Row[Any]) -> ProjectBuild:
-    return ProjectBuild.from_json(row.id, row.job, row.state, row.content)
+    return ProjectBuild.from_json(row.id, row.job, row.state, row.created_at_ms, row.content)

@@ -34,7 +34,7 @@ from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, Projec
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.loop.invariants import Checked, check_invariants
-from tautochrone.runtime.loop.refresh_checkpoint import refresh_context
+from tautochrone.runtime.loop.refresh_checkpoint import refresh_context, upstream_of
 from tautochrone.runtime.planning.drop_build import drop_build
 from tautochrone.runtime.refresh.history import RefreshHistory
 from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
@@ -101,7 +101,8 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
                 refusal.error_class, refusal.text, hint=refusal.hint, location=refusal.location
             )
     changed = {part.dataset for part in planned.datasets if _is_redefined(part)}
-    above = {name for name in job.graph.order if changed & {*_upstream(job, name)}}
+    inputs = {name: job.topology.inputs(name) for name in job.graph.order}
+    above = {name for name in job.graph.order if changed & upstream_of(name, inputs)}
     views = [part for part in planned.datasets if part.dataset in changed | above]
     for part in planned.datasets:
         is_stream = part.kind is not DatasetKind.MATERIALIZED_VIEW
@@ -135,16 +136,6 @@ def _is_redefined(part: DatasetPlan) -> bool:
 def _is_new_stream(part: DatasetPlan) -> bool:
     is_stream = part.kind is DatasetKind.STREAMING_TABLE
     return is_stream and part.change in (DefinitionChange.NEW, DefinitionChange.CHANGED)
-
-
-def _upstream(job: Job, name: TableName) -> Iterator[TableName]:
-    todo, known = [*job.topology.inputs(name)], set[TableName]()
-    while todo:
-        table = todo.pop()
-        if table not in known:
-            known.add(table)
-            yield table
-            todo += job.topology.inputs(table) if table in job.definitions.datasets else ()
 
 
 def build(
@@ -218,6 +209,8 @@ class _Builder:
             self._views.start(self._base.number)
             self._sessions.show(self._job.store.reads.published_versions(self._base.number))
             for view in views:
+                # Whoever drops the build meanwhile cannot see tables that come later.
+                self._job.store.builds.get(self._build.id)
                 started = time.monotonic()
                 table = self._built(view)
                 self._build = self._build.with_table(table)
@@ -265,8 +258,7 @@ class _Builder:
         job, topology = self._job, self._job.topology
         (flow,) = topology.flows(view)
         inputs = self._inputs(view)
-        is_new = not job.lake.exists(view)
-        if is_new:
+        if not job.lake.exists(view):
             job.lake.create(topology.table_definition(view), self._commit_metadata())
         replaced = job.lake.load(view).fork().commit_metadata
         session = self._sessions.session(str(view), flow.flow.conf)
@@ -296,7 +288,6 @@ class _Builder:
             replaces=None if replaced is None else replaced.definition,
             inputs=inputs,
             violations=violations,
-            is_new=view in self._build.created,
         )
 
     def _commit_metadata(self, **fields: object) -> CommitMetadata:

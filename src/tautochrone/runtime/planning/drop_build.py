@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tautochrone.errors import MetaError
+from tautochrone.errors import LakeError, MetaError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
@@ -35,37 +35,67 @@ def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: Project
     tables = build.datasets | {entry.name for entry in store.datasets.registered(build.job)}
     for name in sorted(name for name in tables if lake.exists(name)):
         lake.buildable(name).drop_build(build.branch)
-        if name in build.created and _is_unused(store, lake, build, name):
-            stored = lake.stored_table(name)
-            lake.drop(stored)
-            lake.delete_files(stored)
+        if name in build.created and _is_unused(store, lake, build.job, name, build):
+            _drop_table(lake, name)
     effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.job, build.id))
 
 
 def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:
-    """Delete what is left of builds that the store does not know, because it was lost and rebuilt.
+    """Delete what is left of builds that the store does not know, because it was lost and rebuilt: branches,
+    and tables that nobody but a build made.
 
     A build is recorded before it writes anything, so none that is at work is meant.
 
     Returns:
         Their ids.
     """
+    entries = {entry.name for entry in store.datasets.registered(job)}
+    namespaces = {(name.catalog, name.namespace) for name in entries}
+    pipelines = {status.pipeline for status in store.jobs.states() if status.name == job}
+    # Other projects, with stores of their own, may use the same catalog.
+    others = [name for name in lake.tables() if (name.catalog, name.namespace) in namespaces]
+    tables = {name for name in entries if lake.exists(name)}
+    tables |= {
+        name for name in others if name not in entries and _is_of_job(store, lake, name, pipelines, job)
+    }
     dropped = set[str]()
-    for name in sorted(entry.name for entry in store.datasets.registered(job) if lake.exists(entry.name)):
+    for name in sorted(tables):
         table = lake.buildable(name)
         branches = table.build_branches()
         known = {build.branch for build in store.builds.of_job(job)} if branches else set()
-        for branch in branches:
-            if branch not in known:
-                table.drop_build(branch)
-                dropped.add(branch.removeprefix(BRANCH_PREFIX))
+        unknown = [branch for branch in branches if branch not in known]
+        for branch in unknown:
+            table.drop_build(branch)
+        if unknown and unknown == branches and _is_unused(store, lake, job, name):
+            _drop_table(lake, name)
+        dropped |= {branch.removeprefix(BRANCH_PREFIX) for branch in unknown}
     return sorted(dropped)
 
 
-def _is_unused(store: Store, lake: LakeCatalog, build: ProjectBuild, name: TableName) -> bool:
+def _is_of_job(store: Store, lake: LakeCatalog, name: TableName, pipelines: set[str], job: str) -> bool:
+    """Whether the job has a table that is not registered."""
+    if store.datasets.job_of(name) is not None:
+        return False
+    try:
+        metadata = lake.load(name).fork().commit_metadata
+    except LakeError:
+        # What cannot be loaded, as a table of another target, is none of the job's.
+        return False
+    return metadata is not None and metadata.job == job and metadata.pipeline in pipelines
+
+
+def _drop_table(lake: LakeCatalog, name: TableName) -> None:
+    stored = lake.stored_table(name)
+    lake.drop(stored)
+    lake.delete_files(stored)
+
+
+def _is_unused(
+    store: Store, lake: LakeCatalog, job: str, name: TableName, build: ProjectBuild | None = None
+) -> bool:
     """Whether nobody else has the table: no run registered it or gave it rows, no other build needs it."""
-    others = [other for other in store.builds.of_job(build.job) if other.id != build.id]
+    others = [other for other in store.builds.of_job(job) if build is None or other.id != build.id]
     if any(name in other.created for other in others) or store.datasets.job_of(name) is not None:
         return False
     metadata = lake.load(name).fork().commit_metadata
-    return metadata is not None and metadata.job == build.job and metadata.definition is None
+    return metadata is not None and metadata.job == job and metadata.definition is None
