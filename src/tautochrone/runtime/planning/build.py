@@ -13,18 +13,16 @@ A run of the job may go on meanwhile: main of no table moves. A process that die
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tautochrone.errors import DefinitionError, MetaError, RefreshError, TautochroneError
-from tautochrone.model.checkpoint import Checkpoint, Consistency
+from tautochrone.errors import DefinitionError, MetaError, RefreshError
+from tautochrone.model.checkpoint import Checkpoint
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
@@ -33,6 +31,7 @@ from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, ProjectPlan, Treatment
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.job import ClockTable, Job
+from tautochrone.runtime.job.pinned import pinned
 from tautochrone.runtime.loop.invariants import Checked, check_invariants
 from tautochrone.runtime.loop.refresh_checkpoint import refresh_context, upstream_of
 from tautochrone.runtime.planning.drop_build import drop_build
@@ -158,7 +157,7 @@ def build(
         RefreshError: a query failed, or an expectation that nothing may violate is violated.
         MetaError: `BUILD_INPUT_MISSING`, the base has no version of an input; `BUILD_NOT_FOUND`, somebody
             dropped the build meanwhile.
-        CheckpointUnavailableError: a revision took the base back, or its pin could not be renewed.
+        CheckpointUnavailableError: a revision took the base back.
         LakeError: a table cannot be written.
     """
     views = [part.dataset for part in surveyed.views]
@@ -205,7 +204,7 @@ class _Builder:
 
     def build(self, views: Sequence[TableName], built: Callable[[BuiltTable, int], None]) -> ProjectBuild:
         """The build with all of its tables, and the invariants that do not hold."""
-        with self._pinned():
+        with pinned(self._job.store, self._base.number, "build", lease_ms=_LEASE_MS):
             self._views.start(self._base.number)
             self._sessions.show(self._job.store.reads.published_versions(self._base.number))
             for view in views:
@@ -220,39 +219,6 @@ class _Builder:
         notes = [f"invariant {name} was not checked: {reason}" for name, reason in checked.skipped.items()]
         problems = [redacted(f"invariant {broken.name}: {broken.error}") for broken in checked.broken]
         return replace(self._build, problems=tuple(problems), notes=tuple(notes))
-
-    @contextmanager
-    def _pinned(self) -> Iterator[None]:
-        """Keep what the base shows until the build has ended, however long one view takes.
-
-        Raises:
-            CheckpointUnavailableError: as of `store.pins.renew`.
-        """
-        store, ended = self._job.store, threading.Event()
-        failures: list[TautochroneError] = []
-
-        def renew() -> None:
-            while not ended.wait(_LEASE_MS / 4000):
-                try:
-                    store.pins.renew(pinned.pin, _LEASE_MS)
-                except TautochroneError as error:
-                    failures[:] = [error]
-                else:
-                    failures.clear()
-
-        pinned = store.reads.resolve(
-            Consistency.STRONG, checkpoint=self._base.number, owner="build", lease_ms=_LEASE_MS
-        )
-        renewing = threading.Thread(target=renew, name="build-pin", daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            renewing.join()
-            store.pins.release(pinned.pin)
-        if failures:
-            raise failures[0]
 
     def _built(self, view: TableName) -> BuiltTable:
         job, topology = self._job, self._job.topology
