@@ -62,7 +62,7 @@ def _build(arguments: argparse.Namespace) -> ProjectBuild | None:
         sys.stderr.write(f"built {built.table.without_catalog} in {duration_ms / 1000:.1f} s\n")
 
     with Project(options, log_event, short_lived=True, located=located) as project:
-        job = project.job(migrate=False)
+        job = project.job()
         built = build_project(project, job, _write_price, note)
         if built is None:
             if arguments.json:
