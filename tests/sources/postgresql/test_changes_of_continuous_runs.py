@@ -23,6 +23,7 @@ from tests.support.harness import Happened, Pipeline
 import tautochrone.app.open
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.open import Project
+from tautochrone.app.unchanged import definitions_of
 from tautochrone.cli.run import Restarts, _definitions_load, _execute
 from tautochrone.errors import DefinitionsOutdatedError, SourceLoginRefusedError, TautochroneError
 from tautochrone.model.effects import Step
@@ -96,7 +97,17 @@ def test_a_run_ends_when_other_definitions_can_be_loaded(
 
     options = Options(spec=str(pipeline.folder / "spark-pipeline.yml"), interval="200ms")
     arguments = argparse.Namespace(continuous=True, embedded=False, full_refresh_all=False)
-    ended = _execute(arguments, options, locate(options), ([], []), Restarts(), Ownership(), emit)
+    located = locate(options)
+    ended = _execute(
+        arguments,
+        options,
+        located,
+        ([], []),
+        Restarts(),
+        Ownership(),
+        emit,
+        definitions=definitions_of(*located),
+    )
     assert ended == (0, True)
     # The flow that lacked definitions was no problem of the run that ended for it.
     assert [(event["state"], event["problems"]) for event in happened.of("run")] == [("COMPLETED", [])]
