@@ -98,6 +98,8 @@ def test_a_project_without_targets_has_none(tmp_path: Path) -> None:
         ("[run]\ntarget = 'dev'\n[targets.dev.targets.x]\nstorage = 'p'", "UNKNOWN_SETTING", "targets"),
         ("[run]\ntarget = 'a/b'\n[targets.'a/b']", "INVALID_SETTING", "letters, digits"),
         ("[run]\ntarget = 'dev'\n[targets]\ndev = 3", "UNKNOWN_SETTING", "dev"),
+        ("targets = 'dev'", "INVALID_SETTING", "tautochrone.toml:1 targets cannot be 'dev'"),
+        ("[run]\n[[targets]]\nname = 'dev'", "INVALID_SETTING", "toml:2 targets cannot be a list"),
         ("[run]\ntarget = 'dev'\n[targets.dev]\nroots_from = 'dev'", "TARGET_NOT_FOUND", "no other target"),
         ("[run]\ntarget = 'a'\n[targets.a]\nroots_from = 'b'\n[targets.b]\nstorage = 'b'\nroots_from = 'c'\n"
          "[targets.c]\nstorage = 'c'", "INVALID_SETTING", "read those of c itself"),
@@ -106,7 +108,7 @@ def test_a_project_without_targets_has_none(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path, toml: str, error_class: str, words: str) -> None:
     error = refused(tmp_path, toml)
     assert error.error_class == error_class
-    assert words in f"{error.message} {error.hint}"
+    assert words in f"{error.location} {error.message} {error.hint}"
 
 
 _APART = "[run]\ntarget = 'dev'\n[targets.prod]\nproduction = true\n[targets.dev]\nstorage = 'd'\n"
@@ -122,7 +124,15 @@ _APART = "[run]\ntarget = 'dev'\n[targets.prod]\nproduction = true\n[targets.dev
         ("[meta]\nurl = { env = 'META' }\n" + _APART, "the store"),
         (_APART + "meta.url = 'sqlite:///FOLDER/s/meta.db'", "the store"),
         (_APART + "meta.url = 'sqlite:///FOLDER/s/dev.db'", "the folder"),
+        (_APART + "meta.url = 'sqlite+pysqlite:///FOLDER/s/meta.db'", "the store"),
+        ("[meta]\nurl = 'postgresql://db/meta'\n" + _APART + "meta.url = 'postgresql+psycopg://me@DB:5432/meta'",
+         "the store"),
         ("[lake.options]\ntype = 'rest'\nuri = 'https://c.example'\nwarehouse = 'w'\n" + _APART, "catalog"),
+        ("[lake.options]\ntype = 'rest'\nuri = 'http://c'\nwarehouse = 'w'\n" + _APART
+         + "[targets.dev.lake.options]\ntype = 'rest'\nuri = 'http://C:80/'\nwarehouse = 'w'", "catalog"),
+        ("[lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db/c?user=a'\nwarehouse = '/w/prod'\n"
+         + _APART + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:postgresql://db:5432/c'\n"
+         "warehouse = '/w/dev'", "catalog"),
         (_APART + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:sqlite:FOLDER/s/catalog.db'\n"
          "warehouse = 'FOLDER/d/w'", "catalog"),
         (_APART + "[targets.dev.lake.options]\ntype = 'jdbc'\nuri = 'jdbc:sqlite:FOLDER/d/catalog.db'\n"
@@ -137,6 +147,16 @@ def test_targets_share_nothing_that_they_write(tmp_path: Path, toml: str, shared
     assert error.error_class == "TARGETS_NOT_APART"
     assert "target prod" in error.message
     assert shared in error.message
+
+
+@pytest.mark.parametrize(
+    "others",
+    ["postgresql://db:5433/meta", "postgresql://db/Meta", "mysql://db/meta",
+     "postgresql://db/meta?options=-csearch_path%3Ddev"],
+)  # fmt: skip
+def test_stores_apart(tmp_path: Path, others: str) -> None:
+    toml = "[meta]\nurl = 'postgresql://db/meta'\n" + _APART + f"meta.url = '{others}'"
+    assert settings_at(tmp_path, toml).meta_url == others
 
 
 def test_neither_variables_nor_flags_nor_links_lead_to_another_target(

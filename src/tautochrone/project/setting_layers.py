@@ -381,10 +381,17 @@ def declared_targets(spec: PipelineSpec) -> dict[str, str]:
     """The targets of the project, each with the position of its section.
 
     Raises:
-        SettingsError: `INVALID_SETTINGS_FILE`.
+        SettingsError: `INVALID_SETTINGS_FILE`; `INVALID_SETTING`, `targets` is no section.
     """
     data, lines = _parsed_file(Path(spec.root))
     targets = data.get("targets", {})
+    if not isinstance(targets, dict):
+        raise SettingsError(
+            "INVALID_SETTING",
+            f"targets cannot be {'a list' if isinstance(targets, list) else repr(targets)}",
+            location=_position(lines, ("targets",)),
+            hint="write a section [targets.NAME] for each target",
+        )
     names = [name for name, section in targets.items() if isinstance(section, dict)]
     return {name: _position(lines, ("targets", name)) for name in names}
 

@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
@@ -206,24 +207,22 @@ class TargetPlaces:
         texts = {name: str(value.value) for name, value in options.items()}
         kind = CatalogSettings(catalog, texts).kind
         uri, warehouse = texts.get("uri", ""), texts.get("warehouse", "")
-        database = _sqlite_file(uri)
         if kind == "hadoop":
             identity: tuple[str, ...] = (kind, real_location(warehouse))
         elif kind == "jdbc":
             # Its tables say by the catalog's name whose they are.
-            identity = (kind, real_location(database) if database else uri.partition("?")[0], catalog)
+            identity = (kind, _same_spelling(uri.partition("?")[0]), catalog)
         elif kind == "rest":
-            identity = (kind, uri.rstrip("/"), warehouse)
+            identity = (kind, _same_spelling(uri), real_location(warehouse))
         else:
-            identity = (kind, uri, texts.get("glue.id", ""))
+            identity = (kind, _same_spelling(uri), texts.get("glue.id", ""))
         # The warehouse of a REST catalog may be a name.
         folders = [spec.storage_path, spec.storage_root]
         folders += [warehouse] if "/" in warehouse else []
-        store = str(meta_url.value)
         return cls(
             target=str(spec.target),
             folders=tuple(dict.fromkeys(map(real_location, folders))),
-            store=real_location(_sqlite_file(store)) if _sqlite_file(store) else store.rstrip("/"),
+            store=_same_spelling(str(meta_url.value)),
             catalog=identity,
         )
 
@@ -262,9 +261,38 @@ def check_apart(own: TargetPlaces, others: Sequence[TargetPlaces], origin: str) 
             )
 
 
-def _sqlite_file(url: str) -> str:
-    """The database file of a URL of SQLAlchemy or JDBC; empty when it is none of SQLite."""
-    for prefix in ("jdbc:sqlite:", "sqlite:///"):
-        if url.startswith(prefix):
-            return url.removeprefix(prefix).removeprefix("file:").partition("?")[0]
-    return ""
+_URL = re.compile(r"(?P<jdbc>jdbc:)?(?P<backend>[a-z][a-z0-9]*)(?:\+\w+)?:(?P<rest>.*)", re.IGNORECASE)
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "http": 80, "https": 443, "thrift": 9083}
+_DATABASES = ("postgresql", "mysql", "mariadb")
+
+
+def _same_spelling(url: str) -> str:
+    """A URL of SQLAlchemy, JDBC or HTTP without what does not tell where it leads: driver, user, case of the
+    host, default port. The file of SQLite as a path. Other texts stay.
+
+    >>> _same_spelling("postgres://me@DB/lake"), _same_spelling("sqlite+pysqlite:////data//meta.db")
+    ('postgresql://db:5432/lake', '/data/meta.db')
+    """
+    match = _URL.fullmatch(url.strip())
+    if match is None or not (match["jdbc"] or match["rest"].startswith("//")):
+        return url.rstrip("/")
+    backend, rest = re.sub("^postgres$", "postgresql", match["backend"].lower()), match["rest"]
+    if backend == "sqlite":
+        file = (rest if match["jdbc"] else rest.removeprefix("///")).partition("?")[0].removeprefix("file:")
+        return os.path.realpath(re.sub("^/+", "/", file)) if file.strip("/") else url
+    parts = urlsplit(f"{backend}:{rest}")
+    query = dict(parse_qsl(parts.query))
+    user, _, hosts = parts.netloc.rpartition("@")
+    is_database = backend in _DATABASES
+    hosts = hosts.lower() or (query.get("host", "localhost") if is_database else "")
+    port = query.get("port", _PORTS.get(backend, "")) if is_database else _PORTS.get(backend, "")
+    with_ports = [
+        host if re.search(r":\d+$", host) else f"{host.rstrip(':')}:{port}".rstrip(":")
+        for host in hosts.split(",")
+    ]
+    path = unquote(parts.path).strip("/") or (
+        query.get("dbname", user.partition(":")[0]) if is_database else ""
+    )
+    # A schema of its own is a store of its own.
+    schema = f"?{query['options']}" if "options" in query else ""
+    return f"{backend}://{','.join(with_ports)}/{path}{schema}"
