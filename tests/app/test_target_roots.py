@@ -190,6 +190,55 @@ def test_the_checkpoint_is_pinned_while_it_is_read(targets: Targets) -> None:
         assert 23 < hours <= 24
 
 
+def test_starts_that_fail_keep_what_views_stand_on(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    targets.dev.run()
+    for amount in (2, 3, 4):
+        targets.land(amount)
+        targets.prod.run()
+        # Dies once its tables are shown, before the cut.
+        effects = StrikingEffects(Strike(Step.META_OPEN, "before", "crash"))
+        with pytest.raises(Crash), targets.dev.opened(effects) as (job, _):
+            targets.dev.execute(job)
+    # A start that never owns the job leaves no pin.
+    with targets.dev.opened():
+        pass
+    targets.dev.plan()
+    with project_store(targets.prod.settings) as store:
+        assert sorted(int(pin.checkpoint or 0) for pin in store.pins.live()) == [1, 4]
+    targets.maintain_prod()
+    happened = targets.dev.run()
+    assert happened.refresh("large")["mode"] == "append"
+    assert targets.dev.query("SELECT * FROM totals") == [(4, 10)]
+
+
+def test_a_second_start_changes_nothing_below_the_first(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    targets.dev.run()
+    targets.land(2)
+    targets.prod.run()
+    with targets.dev.opened():
+        assert targets.dev.query("SELECT count(*) FROM orders") == [(1,)]
+    targets.dev.run()
+    assert targets.dev.query("SELECT count(*) FROM orders") == [(2,)]
+
+
+def test_a_run_that_waited_takes_no_older_checkpoint(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    other = Pipeline(targets.dev.folder, targets.dev.session, settings=_TARGETS, target="dev")
+    with targets.dev.opened() as (job, happened):
+        targets.land(2)
+        targets.prod.run()
+        assert roots_of(other.run())[0] == 2
+        targets.dev.execute(job)
+        assert roots_of(happened)[0] == 2
+    other.close()
+    assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]
+
+
 def test_pinned_versions_survive_the_maintenance_of_the_other_target(targets: Targets) -> None:
     targets.land(1, 2)
     targets.prod.run()
@@ -338,8 +387,8 @@ def test_a_run_that_dies_while_it_takes_the_roots(targets: Targets, step: Step, 
     targets.land(1, 2)
     targets.prod.run()
     effects = StrikingEffects(Strike(step, when, "crash", on="orders"))
-    with pytest.raises(Crash), targets.dev.opened(effects):
-        pass
+    with pytest.raises(Crash), targets.dev.opened(effects) as (job, _):
+        targets.dev.execute(job)
     assert effects.struck
     targets.dev.run()
     assert targets.dev.query("SELECT * FROM totals") == [(2, 3)]

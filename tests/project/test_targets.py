@@ -103,6 +103,9 @@ def test_a_project_without_targets_has_none(tmp_path: Path) -> None:
         ("[run]\ntarget = 'dev'\n[targets.dev]\nroots_from = 'dev'", "TARGET_NOT_FOUND", "no other target"),
         ("[run]\ntarget = 'a'\n[targets.a]\nroots_from = 'b'\n[targets.b]\nstorage = 'b'\nroots_from = 'c'\n"
          "[targets.c]\nstorage = 'c'", "INVALID_SETTING", "read those of c itself"),
+        ("[jobs.fast]\ndatasets = ['sales.*']\n[run]\ntarget = 'a'\n[targets.a]\n"
+         "roots_from = 'b'\n[targets.b]\nstorage = 'b'", "TARGET_ROOTS_NOT_SUPPORTED",
+         "toml:2 Target a reads the roots of b"),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, toml: str, error_class: str, words: str) -> None:

@@ -389,8 +389,9 @@ class Project(Closeable):
                 `META_STORE_OTHER_RELEASE`.
         """
         definitions, all_jobs = self.analysed(full)
-        jobs = self.settings.jobs if self._roots is None else self._roots.without_tables(self.settings.jobs)
-        graph = all_jobs.only(datasets_of(self.settings.job, jobs, definitions, all_jobs))
+        graph = all_jobs.only(datasets_of(self.settings.job, self.settings.jobs, definitions, all_jobs))
+        if self._roots is not None and self._renews_roots:
+            self._roots.require_catalog(all_jobs.external)
         listeners, monitor = self._listeners(graph), self._monitor()
 
         def emit(event: events.Event) -> None:
@@ -401,9 +402,11 @@ class Project(Closeable):
         identity = self.identify()
         database = definitions.scope.namespace[0]
         use_database(self.base, self.settings.catalog.name, database, create=True)
-        if self._roots is not None and self._renews_roots:
-            self._roots.show(self.lake, all_jobs.external, sorted(_ingested(graph)), self._emit)
         store = self._store_of_job(ownership)
+        on_owned: Callable[[], None] = lambda: None  # noqa: E731
+        if self._roots is not None and self._renews_roots:
+            ingested = sorted(_ingested(graph))
+            on_owned = partial(self._roots.show, self.lake, all_jobs.external, ingested, store, self._emit)
         read_points = self.open_read_point_server(store)
         self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
         return Job(
@@ -423,6 +426,7 @@ class Project(Closeable):
             ownership=Ownership() if ownership is None else ownership,
             lake_id=lake_id(self.settings, identity),
             monitor=monitor,
+            on_owned=on_owned,
         )
 
     def _monitor(self) -> RunMonitor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tautochrone.app.stores import existing_store
 from tautochrone.errors import CheckpointUnavailableError, LakeError, MetaError, TautochroneError
 from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.iceberg.tables.root_of_target import RootOfTarget
-from tautochrone.meta import Store
+from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.model import events
 from tautochrone.model.auto_cdc import APPLY_PREFIX
 from tautochrone.model.closeable import Closeable
@@ -51,8 +51,6 @@ __all__ = ["TargetRoots", "located_of_target"]
 
 _log = logging.getLogger(__name__)
 _FILE_NAME = "target-roots.json"
-_PINS_KEPT = 2
-"""The checkpoint of a run, and that of the run before: a refresh reads what changed between them."""
 
 
 def located_of_target(spec: PipelineSpec, name: str) -> tuple[PipelineSpec, Settings]:
@@ -101,11 +99,14 @@ class TargetRoots(Closeable):
         self.flows: frozenset[str] = frozenset()
         self._also: frozenset[TableName] = frozenset()
         self._known: frozenset[TableName] = frozenset()
-        self._versions: Mapping[TableName, Version] = {}
+        self._readable: frozenset[TableName] = frozenset()
+        self._versions: dict[TableName, Version] = {}
         self._root_tables: dict[TableName, RootOfTarget] = {}
         self._catalog = settings.catalog.name
         self._other: Settings = settings
         self._pin = ""
+        self._is_pin_kept = False
+        self._lease_ms = min(DEFAULT_LEASE_MS, target.roots_pinned_ms)
 
     def without_roots(self, definitions: Definitions) -> Definitions:
         """The definitions without the datasets that are read from the other target.
@@ -136,20 +137,8 @@ class TargetRoots(Closeable):
         self._also |= more
         self.checkpoint = None
         self._root_tables.clear()
-        if self._pin:
-            self._store.pins.release(self._pin)
         self.close()
         return True
-
-    def without_tables(self, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """`[jobs]` without the names of tables of the other target."""
-        names = {
-            text.lower() for name in self.tables for text in (name.table, name.without_catalog, str(name))
-        }
-        return {
-            job: [pattern for pattern in patterns if pattern.lower() not in names]
-            for job, patterns in jobs.items()
-        }
 
     def schema(self, name: TableName, lake: IcebergLake) -> StructType | None:
         """Of a table at the checkpoint; None: it is none of the other target's, or the own lake shows it."""
@@ -159,23 +148,13 @@ class TargetRoots(Closeable):
         schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
         return lake.schema_of(schemas[metadata["current-schema-id"]])
 
-    def show(
-        self,
-        lake: IcebergLake,
-        names: Collection[TableName],
-        ingested: Sequence[TableName],
-        emit: events.Emit,
-    ) -> None:
-        """Show those of `names` that are of the other target in the own lake, and write down which they are.
-
-        Args:
-            ingested: what this target ingests itself, for people.
+    def require_catalog(self, names: Collection[TableName]) -> None:
+        """Refuse a catalog in which those of `names` that are of the other target cannot be shown.
 
         Raises:
-            LakeError: `TARGET_ROOT_EXISTS`, `TARGET_ROOTS_NOT_SUPPORTED`.
+            LakeError: `TARGET_ROOTS_NOT_SUPPORTED`.
         """
-        shown = sorted(self._versions.keys() & {*names})
-        if shown and self._settings.catalog.kind != "jdbc":
+        if self._versions.keys() & {*names} and self._settings.catalog.kind != "jdbc":
             raise LakeError(
                 "TARGET_ROOTS_NOT_SUPPORTED",
                 f"Target {self._target.name} has a catalog of type {self._settings.catalog.kind}, in which "
@@ -183,10 +162,33 @@ class TargetRoots(Closeable):
                 hint="give it a catalog of type jdbc, such as the one in its storage that it has without "
                 "lake.options",
             )
+
+    def show(
+        self,
+        lake: IcebergLake,
+        names: Collection[TableName],
+        ingested: Sequence[TableName],
+        store: Store,
+        emit: events.Emit,
+    ) -> None:
+        """Show those of `names` that are of the other target in the own lake, and write down which they are.
+
+        Only the owner of the job may do so: another run would cut some tables before it and some after it.
+
+        Args:
+            ingested: what this target ingests itself, for people.
+            store: of this target.
+
+        Raises:
+            LakeError: `TARGET_ROOT_EXISTS`.
+            MetaError, CheckpointUnavailableError: as of `without_roots`.
+        """
+        self._follow_newer_run()
+        shown = sorted(self._versions.keys() & {*names})
         for name in shown:
             lake.show_root(name, self._root(name))
         assert self.checkpoint is not None
-        self._write_down()
+        self._write_down(self._needed_versions(store))
         emit(
             events.RootsOfTarget(
                 target=self.source,
@@ -198,14 +200,15 @@ class TargetRoots(Closeable):
         )
 
     def close(self) -> None:
-        """Stop renewing the pin. It stays until its lease ends."""
+        """Stop renewing the pin. It stays until its lease ends, if it is written down, and is released
+        otherwise."""
         self._exit_stack.close()
 
     # -- the other target ------------------------------------------------------------------------------
 
     def _choose(self, definitions: Definitions) -> None:
         """Choose the checkpoint and the tables, and pin it."""
-        other_spec, self._other = located_of_target(self._spec, self.source)
+        _, self._other = located_of_target(self._spec, self.source)
         try:
             store = existing_store(self._other)
         except MetaError as error:
@@ -226,29 +229,52 @@ class TargetRoots(Closeable):
         self._known = frozenset(registered)
         # What is generated, such as quarantine tables, has no definition of its own.
         generated = roots - definitions.datasets.keys()
-        readable = {*tables, *others, *generated}
-        resolution = store.reads.resolve(
-            tables=sorted(map(self._named_there, readable)),
-            checkpoint=self._target.roots_checkpoint,
-            lease_ms=self._target.roots_pinned_ms if self._pins else 0,
-            owner=f"target {self._target.name} of {other_spec.name}",
+        self.tables, self._readable = frozenset(tables), frozenset({*tables, *others, *generated})
+        self._store = store
+        self._exit_stack.callback(self._release_unkept)
+        self._take(self._target.roots_checkpoint)
+        if self._pins:
+            self._renew_pin(store)
+
+    def _take(self, checkpoint: int | None) -> None:
+        """Take the tables at a checkpoint, the newest one for None, and pin it.
+
+        Raises:
+            MetaError, CheckpointUnavailableError: as of `without_roots`.
+        """
+        resolution = self._store.reads.resolve(
+            tables=sorted(map(self._named_there, self._readable)),
+            checkpoint=checkpoint,
+            lease_ms=self._lease_ms if self._pins else 0,
+            owner=f"target {self._target.name} of {self._spec.name}",
             only_named=True,
             followed=True,
         )
+        self._pin = resolution.pin
         self._versions = {
             self._named_here(name): version
             for name, version in resolution.versions.items()
             if not is_clock(name)
         }
-        missing = sorted(tables - self._versions.keys())
+        missing = sorted(self.tables - self._versions.keys())
         if resolution.checkpoint is None or missing:
             names = ", ".join(name.without_catalog for name in missing)
             raise self._no_checkpoint_error(
                 f"{names} has no version yet" if names else "nothing is published"
             )
-        self.tables, self.checkpoint, self._pin = tables, resolution.checkpoint, resolution.pin
-        if self._pins:
-            self._renew_pin(store)
+        self.checkpoint = resolution.checkpoint
+
+    def _follow_newer_run(self) -> None:
+        """Take the checkpoint anew if another run took a newer one since this one chose its own."""
+        record = _read(self._file)
+        if record is None or record.target != self.source or record == self._record:
+            return
+        self._record = record
+        assert self.checkpoint is not None
+        if self._target.roots_checkpoint is None and record.checkpoint > self.checkpoint:
+            self._release_unkept()
+            self._root_tables.clear()
+            self._take(None)
 
     def _no_checkpoint_error(self, problem: str) -> MetaError:
         return MetaError(
@@ -292,12 +318,12 @@ class TargetRoots(Closeable):
 
     def _renew_pin(self, store: Store) -> None:
         """Renew the pin three times per lease, until `close`."""
-        stopped, lease_ms = Event(), self._target.roots_pinned_ms
+        stopped = Event()
 
         def renew() -> None:
-            while not stopped.wait(lease_ms / 3000):
+            while not stopped.wait(self._lease_ms / 3000):
                 try:
-                    store.pins.renew(self._pin, lease_ms)
+                    store.pins.renew(self._pin, self._lease_ms)
                 except TautochroneError as error:
                     _log.warning("the pin in target %s was not renewed: %s", self.source, error)
 
@@ -305,23 +331,50 @@ class TargetRoots(Closeable):
         thread.start()
         self._exit_stack.callback(thread.join, 30)
         self._exit_stack.callback(stopped.set)
-        self._store = store
 
-    def _write_down(self) -> None:
-        """Write the file, then release the pins of runs before the last one."""
+    def _release_unkept(self) -> None:
+        """Release the pin, unless it is written down."""
+        pin, self._pin = self._pin, ""
+        if pin and not self._is_pin_kept:
+            try:
+                self._store.pins.release(pin)
+            except TautochroneError as error:
+                _log.warning("the pin in target %s was not released: %s", self.source, error)
+
+    def _needed_versions(self, store: Store) -> set[tuple[TableName, Version]]:
+        """The versions from which refreshes of this target go on: those at the last checkpoint of each
+        dataset, and at one that is still open."""
+        job = self._settings.job
+        newest = (store.checkpoints.latest_done(job), store.checkpoints.next_for(job))
+        roots = [checkpoint.roots for checkpoint in newest if checkpoint is not None]
+        numbers = {each.checkpoint for each in store.datasets.statuses() if each.checkpoint is not None}
+        roots += [store.checkpoints.versions_at(number) for number in sorted(numbers)]
+        return {item for versions in roots for item in versions.items() if item[0] in self._versions}
+
+    def _write_down(self, needed: set[tuple[TableName, Version]]) -> None:
+        """Write the file, with the pins of `needed` and of this run. Then release the other ones."""
+        live = {pin.id: pin.versions for pin in self._store.pins.live()}
         before = () if self._record is None else self._record.pins
-        pins = (*before, self._pin)
+        kept, missing = [self._pin], needed - {*self._versions.items()}
+        for pin in reversed(before):
+            versions = {(self._named_here(name), version) for name, version in live.get(pin, {}).items()}
+            if missing & versions:
+                kept.insert(0, pin)
+                missing -= versions
         assert self.checkpoint is not None
         record = {
             "target": self.source,
             "checkpoint": int(self.checkpoint),
-            "pins": pins[-_PINS_KEPT:],
+            "pins": kept,
             "tables": sorted(map(str, self.tables)),
         }
+        self._lease_ms = self._target.roots_pinned_ms
+        self._store.pins.renew(self._pin, self._lease_ms)
         draft = self._file.with_name(f".{_FILE_NAME}.{os.getpid()}")
         draft.write_text(json.dumps(record), encoding="utf-8")
         draft.replace(self._file)
-        for pin in pins[:-_PINS_KEPT]:
+        self._is_pin_kept = True
+        for pin in {*before} - {*kept}:
             self._store.pins.release(pin)
 
 

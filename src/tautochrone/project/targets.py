@@ -136,7 +136,7 @@ def target_of(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Ta
 
     Raises:
         SettingsError: `TARGET_NOT_FOUND`, it reads the roots of no other target; `INVALID_SETTING`, it reads
-            those of a target that reads another one's.
+            those of a target that reads another one's; `TARGET_ROOTS_NOT_SUPPORTED`, it has several jobs.
     """
     if spec.target is None:
         return None
@@ -167,6 +167,16 @@ def target_of(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Ta
                 f"{further.value}",
                 location=roots_from.origin,
                 hint=f"read those of {further.value} itself",
+            )
+        jobs = [each for path, each in values.items() if path[0] == "jobs"]
+        if jobs:
+            # Each job's run would change the tables under the other ones.
+            raise SettingsError(
+                "TARGET_ROOTS_NOT_SUPPORTED",
+                f"Target {spec.target} reads the roots of {roots_from.value}, and has several jobs",
+                location=jobs[0].origin,
+                hint=f"write [targets.{roots_from.value}.jobs.NAME] in place of [jobs.NAME]; "
+                f"{spec.target} then runs as one job",
             )
     checkpoint, pinned_ms = value("roots_checkpoint"), value("roots_pinned", _PINNED_MS)
     assert checkpoint is None or isinstance(checkpoint, int)

@@ -50,6 +50,7 @@ class Job:
         lake_id: tells this lake from others, copies of it included; None where nobody compares lakes.
         observed_tables: external tables as the last cut observed them.
         monitor: listens to `emit` and collects what the run says of itself.
+        on_owned: called by the takeover once this run owns the job, before it reads external tables.
     """
 
     spec: PipelineSpec
@@ -68,6 +69,7 @@ class Job:
     lake_id: str | None = None
     observed_tables: dict[TableName, LakeTable] = field(default_factory=dict)
     monitor: RunMonitor = field(default_factory=RunMonitor)
+    on_owned: Callable[[], None] = lambda: None
 
     @property
     def name(self) -> str:

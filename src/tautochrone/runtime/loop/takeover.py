@@ -76,6 +76,7 @@ def take_over(
     reconcile_store(job, existing, full)
     become_owner(job, fence_in_lake)
     owned()
+    job.on_owned()
     complete_pending(job, job.journal.fence)
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
         for table in existing.values():
