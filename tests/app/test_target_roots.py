@@ -300,6 +300,24 @@ def test_a_table_that_only_this_target_defines_is_ingested_here(targets: Targets
     assert targets.dev.query("SELECT count(*) FROM others") == [(1,)]
 
 
+def test_a_plan_knows_what_the_other_target_ingests_meanwhile(targets: Targets) -> None:
+    targets.land(1)
+    targets.prod.run()
+    targets.dev.run()
+    more = f"""
+from pyspark import pipelines as dp
+
+@dp.table
+def others():
+    return spark.readStream.format("json").schema("id BIGINT").load("{targets.landing}")
+"""
+    (targets.prod.folder / "definitions/more.py").write_text(more)
+    others = TableName.parse("lake.default.others")
+    assert others in [each.dataset for each in targets.dev.plan().datasets]
+    targets.prod.run()
+    assert others not in [each.dataset for each in targets.dev.plan().datasets]
+
+
 def test_a_table_with_a_flow_from_outside_and_one_from_the_lake(targets: Targets) -> None:
     mixed = f"""
 from pyspark import pipelines as dp
@@ -408,3 +426,10 @@ def test_a_table_with_files_of_another_target_is_not_opened(targets: Targets) ->
         assert caught.value.error_class == "TABLE_OF_ANOTHER_TARGET"
         with pytest.raises(LakeError):
             job.lake.schema(stolen)
+        path = f"{targets.prod.settings.storage}/warehouse/default/totals/data"
+        targets.dev.session.sql(
+            "CREATE TABLE lake.default.elsewhere (id BIGINT) USING iceberg "
+            f"TBLPROPERTIES ('write.data.path' = '{path}')"
+        )
+        with pytest.raises(LakeError):
+            job.lake.schema(TableName.parse("lake.default.elsewhere"))

@@ -4,9 +4,11 @@ A run takes the checkpoint, pins it in the other target's store, and shows its t
 (`iceberg.tables.root_of_target`). From then on they are external tables like any other. Every other command
 only needs to know which tables they are: that is in a file, as the last run had it.
 
-    <storage>/target-roots.json    {"target": "prod", "checkpoint": 12, "pins": […], "tables": […]}
+    <storage>/target-roots.json
+    {"target": "prod", "checkpoint": 12, "pins": […], "tables": […], "own": […]}
 
-The file is a hint. Without it the other target is asked again, and its pins end with their leases.
+`own` are the other streaming tables of the definitions. The file is a hint. Without it the other target is
+asked again, and its pins end with their leases.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ class _Record:
     checkpoint: int
     pins: tuple[str, ...]
     tables: tuple[str, ...]
+    own: tuple[str, ...]
 
 
 class TargetRoots(Closeable):
@@ -100,6 +103,7 @@ class TargetRoots(Closeable):
         self._also: frozenset[TableName] = frozenset()
         self._known: frozenset[TableName] = frozenset()
         self._readable: frozenset[TableName] = frozenset()
+        self._own: frozenset[TableName] = frozenset()
         self._versions: dict[TableName, Version] = {}
         self._root_tables: dict[TableName, RootOfTarget] = {}
         self._catalog = settings.catalog.name
@@ -115,6 +119,8 @@ class TargetRoots(Closeable):
             MetaError: `TARGET_HAS_NO_CHECKPOINT`; the other target's store cannot be read.
             CheckpointUnavailableError: the checkpoint that the settings name is not there.
         """
+        if not self._renews and self.checkpoint is None and not self._is_known(definitions):
+            self._renews = True
         if not self._renews:
             assert self._record is not None
             self.tables = frozenset(map(TableName.parse, self._record.tables))
@@ -229,6 +235,7 @@ class TargetRoots(Closeable):
         self._known = frozenset(registered)
         # What is generated, such as quarantine tables, has no definition of its own.
         generated = roots - definitions.datasets.keys()
+        self._own = _streaming_tables(definitions) - tables
         self.tables, self._readable = frozenset(tables), frozenset({*tables, *others, *generated})
         self._store = store
         self._exit_stack.callback(self._release_unkept)
@@ -275,6 +282,14 @@ class TargetRoots(Closeable):
             self._release_unkept()
             self._root_tables.clear()
             self._take(None)
+
+    def _is_known(self, definitions: Definitions) -> bool:
+        """Whether the file knows all streaming tables, and is of the checkpoint that the settings choose."""
+        assert self._record is not None
+        known = {*self._record.tables, *self._record.own}
+        chosen = self._target.roots_checkpoint
+        is_chosen = chosen is None or chosen == self._record.checkpoint
+        return is_chosen and known.issuperset(map(str, _streaming_tables(definitions)))
 
     def _no_checkpoint_error(self, problem: str) -> MetaError:
         return MetaError(
@@ -367,6 +382,7 @@ class TargetRoots(Closeable):
             "checkpoint": int(self.checkpoint),
             "pins": kept,
             "tables": sorted(map(str, self.tables)),
+            "own": sorted(map(str, self._own)),
         }
         self._lease_ms = self._target.roots_pinned_ms
         self._store.pins.renew(self._pin, self._lease_ms)
@@ -381,6 +397,12 @@ class TargetRoots(Closeable):
 def _follows_itself(name: TableName) -> bool:
     """Whether each target has a table of this kind of its own, over the same files."""
     return is_file_table(name) or is_shadow_table(name)
+
+
+def _streaming_tables(definitions: Definitions) -> frozenset[TableName]:
+    return frozenset(
+        name for name, dataset in definitions.datasets.items() if dataset.kind is DatasetKind.STREAMING_TABLE
+    )
 
 
 def _is_ingested(
@@ -411,6 +433,7 @@ def _read(file: Path) -> _Record | None:
             checkpoint=int(content["checkpoint"]),
             pins=tuple(content["pins"]),
             tables=tuple(content["tables"]),
+            own=tuple(content.get("own", ())),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -40,7 +40,7 @@ from pyspark.errors import PySparkException
 
 from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, FencedError, LakeError
 from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, decode
-from tautochrone.iceberg.java.api import Iceberg, MetadataMovedError, sync_file_systems, translate
+from tautochrone.iceberg.java.api import FILE_PATHS, Iceberg, MetadataMovedError, sync_file_systems, translate
 from tautochrone.iceberg.java.calls import LoadedTable, iceberg_calls
 from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
 from tautochrone.model.effects import Durability, Effects, Step
@@ -203,14 +203,6 @@ def _write_hint(folder: Path, version: int) -> None:
 
 
 MAIN = "main"
-_PATHS = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
-"""The properties by which a table has files elsewhere than in its folder."""
-
 _ATTEMPTS = 20
 
 
@@ -240,7 +232,7 @@ def load(iceberg: Iceberg, name: TableName) -> Loaded:
         TableMissingError: it is not there.
         LakeError: `TABLE_OF_ANOTHER_TARGET`.
     """
-    loaded = Loaded.of(iceberg.load_with(name, (COMMIT_METADATA_KEY, SEAL_KEY, *_PATHS)))
+    loaded = Loaded.of(iceberg.load_with(name, (COMMIT_METADATA_KEY, SEAL_KEY, *FILE_PATHS)))
     iceberg.require_own(name, loaded.location, *loaded.property_values[2:])
     return loaded
 

@@ -49,6 +49,7 @@ from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, split_
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = [
+    "FILE_PATHS",
     "Functions",
     "Iceberg",
     "MetadataMovedError",
@@ -445,6 +446,15 @@ def translate(error: Py4JError | PySparkException, table: TableName) -> Tautochr
     return LakeError("LAKE_OPERATION_FAILED", f"{table}: {name.rsplit('.', 1)[-1]}: {text}")
 
 
+FILE_PATHS = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+"""The properties by which a table has files elsewhere than in its folder."""
+
+
 class Iceberg:
     """The Java API behind one Spark session (the base session: its catalog is the real one)."""
 
@@ -510,7 +520,8 @@ class Iceberg:
         except Py4JError as error:
             raise translate(error, name) from error
         if self._foreign_folders:
-            self.require_own(name, str(table.location()))
+            properties = table.properties()
+            self.require_own(name, str(table.location()), *map(properties.get, FILE_PATHS))
         return table
 
     def require_own(self, name: TableName, *locations: str | None) -> None:
