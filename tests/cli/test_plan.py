@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import tautochrone.app.locate
 import tautochrone.app.plan
 from tautochrone.cli.main import main
 from tautochrone.errors import DefinitionError
@@ -127,6 +129,8 @@ def run(monkeypatch: pytest.MonkeyPatch, planned: ProjectPlan | Exception, *argu
             raise planned
         return planned
 
+    located = None, SimpleNamespace(sinks_off=None)
+    monkeypatch.setattr(tautochrone.app.locate, "locate", lambda _: located)
     monkeypatch.setattr(tautochrone.app.plan, "plan", plan)
     return main(["plan", *arguments])
 

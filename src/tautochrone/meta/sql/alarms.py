@@ -3,7 +3,7 @@ still so when it writes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -125,17 +125,16 @@ def _conditions(connection: Connection, now: int) -> dict[tuple[str, str], Condi
         jobs={job.name: job for job in job_statuses(connection, topology, now)},
         datasets=statuses_of(connection, now),
         checkpoints=_open_checkpoints(connection),
-        sinks=[_with_deliverable(connection, sink) for sink in sink_statuses(connection)],
+        sinks=_with_deliverable(connection, sink_statuses(connection)),
         transactions=needing_attention(connection, _MAX_TRANSACTIONS),
     )
     return {condition.key: condition for condition in conditions_of(facts)}
 
 
-def _with_deliverable(connection: Connection, sink: SinkStatus) -> SinkStatus:
-    """A sink that is behind since it could get a checkpoint: a table that fails is an alarm of its own."""
-    if sink.behind_since_ms is None:
-        return sink
-    return replace(sink, behind_since_ms=deliverable_since_ms(connection, sink))
+def _with_deliverable(connection: Connection, sinks: Sequence[SinkStatus]) -> list[SinkStatus]:
+    """Sinks that are behind since they could get a checkpoint: a table that fails is an alarm of its own."""
+    since = deliverable_since_ms(connection, [sink for sink in sinks if sink.behind_since_ms is not None])
+    return [replace(sink, behind_since_ms=since.get(sink.name)) for sink in sinks]
 
 
 def _open_checkpoints(connection: Connection) -> list[OpenCheckpoint]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, literal, select, union_all, update
 
 from tautochrone.errors import MetaError, SinkFencedError
 from tautochrone.meta.database import tables as t
@@ -27,6 +27,8 @@ from tautochrone.model.sink import (
 __all__ = ["SqlDeliveries", "deliverable_since_ms", "sink_statuses"]
 
 _D, _J, _C, _P = t.deliveries.c, t.jobs.c, t.checkpoints.c, t.checkpoint_jobs.c
+_SINKS_AT_ONCE = 100
+"""In one statement: SQLite takes 500 queries in one."""
 _PUBLISHED_STATES = (CheckpointState.PUBLISHED.value, CheckpointState.PARTIAL.value)
 
 
@@ -218,9 +220,22 @@ def sink_statuses(connection: Connection) -> tuple[SinkStatus, ...]:
     return tuple(map(_status, connection.execute(query.order_by(_D.sink))))
 
 
-def deliverable_since_ms(connection: Connection, sink: SinkStatus) -> int | None:
-    """When the oldest checkpoint was published that a sink lacks and can get; None: there is none. Readers
-    and sinks pass over a checkpoint in which one of their tables failed."""
+def deliverable_since_ms(connection: Connection, sinks: Sequence[SinkStatus]) -> dict[str, int]:
+    """By sink when the oldest checkpoint was published that it lacks and can get. Sinks that lack none are
+    left out.
+
+    Readers and sinks pass over a checkpoint in which one of their tables failed.
+    """
+    since: dict[str, int] = {}
+    for start in range(0, len(sinks), _SINKS_AT_ONCE):
+        some = sinks[start : start + _SINKS_AT_ONCE]
+        for row in connection.execute(union_all(*map(_oldest_deliverable, some))):
+            if row.since_ms is not None:
+                since[row.sink] = row.since_ms
+    return since
+
+
+def _oldest_deliverable(sink: SinkStatus) -> Select[str, int]:
     delivered = 0 if sink.delivered is None else sink.delivered.checkpoint
     failures = t.failures.c
     of_tables = failures.dataset.in_([str(table) for table in sink.tables])
@@ -231,8 +246,8 @@ def deliverable_since_ms(connection: Connection, sink: SinkStatus) -> int | None
         & (_C.number > delivered)
         & _C.number.not_in(failed)
     )
-    since_ms: int | None = connection.execute(select(func.min(_C.published_at_ms)).where(missing)).scalar()
-    return since_ms
+    name, since_ms = literal(sink.name).label("sink"), func.min(_C.published_at_ms).label("since_ms")
+    return select(name, since_ms).where(missing)
 
 
 def _status(row: Row[Any]) -> SinkStatus:
