@@ -126,8 +126,8 @@ def test_a_store_that_cannot_be_opened(
     spec = spec_in(tmp_path, '[meta]\nurl = { env = "STORE" }\n')
     monkeypatch.setenv("STORE", url)
 
-    def opened(settings: Settings, *, migrate: bool) -> MetaStore:
-        return MetaStore.open(settings.meta_url, migrate=migrate)
+    def opened(settings: Settings) -> MetaStore:
+        return MetaStore.open(settings.meta_url, migrate=False)
 
     monkeypatch.setattr("tautochrone.cli.status.existing_store", opened)
     assert main(["status", "--spec", str(spec.path), *debug]) != 0

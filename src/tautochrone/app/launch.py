@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tautochrone.app.locate import Options, locate
-from tautochrone.app.stores import require_store
 
 if TYPE_CHECKING:
     from tautochrone.project.settings import Settings
@@ -29,6 +28,8 @@ def locate_and_launch(options: Options, *, reads_store: bool = False) -> tuple[P
     """
     located = locate(options)
     if reads_store:
+        from tautochrone.app.stores import require_store
+
         require_store(located[1])
     launch(located[1], short_lived=True)
     return located
