@@ -127,7 +127,7 @@ def test_a_store_that_cannot_be_opened(
     monkeypatch.setenv("STORE", url)
 
     def opened(settings: Settings) -> MetaStore:
-        return MetaStore.open(settings.meta_url, migrate=False)
+        return MetaStore.open(settings.meta_url)
 
     monkeypatch.setattr("tautochrone.cli.status.existing_store", opened)
     assert main(["status", "--spec", str(spec.path), *debug]) != 0
