@@ -79,9 +79,8 @@ def _write_price(price: BuildPrice, base: int) -> None:
     known = f"their last computations took {price.duration_ms / 1000:.1f} s"
     if price.unmeasured:
         known += f"; {price.unmeasured} of them have never been computed"
-    sys.stderr.write(
-        f"building {price.views} views at checkpoint {base}: they have {price.rows} rows, {known}\n"
-    )
+    views = "1 view" if price.views == 1 else f"{price.views} views"
+    sys.stderr.write(f"building {views} at checkpoint {base}: {price.rows} rows, {known}\n")
 
 
 def _show(
@@ -115,8 +114,8 @@ def _show(
         answer().write(redacted(f"! {problem}\n"))
     answer().write(f"\nplan {built.id} is built at checkpoint {built.base}\n")
     if not built.problems:
-        answer().write(f"taut apply {built.id}: its rows are the next checkpoint\n")
-    answer().write(f"taut plan --drop {built.id}: nothing is left of it\n")
+        answer().write(f"taut apply {built.id}: makes its rows the next checkpoint\n")
+    answer().write(f"taut plan --drop {built.id}: removes it\n")
 
 
 def drop(arguments: argparse.Namespace) -> int:
