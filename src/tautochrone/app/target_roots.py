@@ -433,7 +433,7 @@ def _read(file: Path) -> _Record | None:
             checkpoint=int(content["checkpoint"]),
             pins=tuple(content["pins"]),
             tables=tuple(content["tables"]),
-            own=tuple(content.get("own", ())),
+            own=tuple(content["own"]),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

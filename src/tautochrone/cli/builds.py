@@ -133,7 +133,7 @@ def drop(arguments: argparse.Namespace) -> int:
         builds = [store.builds.get(arguments.drop)] if arguments.drop else store.builds.of_job(job_name)
         dropped = [each.id for each in builds]
         for each in builds:
-            require_droppable(store, each)
+            require_droppable(store, each, job_name)
         for each in builds:
             drop_build(store, project.lake, project.effects, each)
         if not arguments.drop:

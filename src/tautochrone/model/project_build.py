@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, Rows, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 
@@ -25,6 +26,9 @@ __all__ = [
     "ProjectBuild",
     "branch_of",
     "build_of",
+    "require_of_job",
+    "revoked_base_error",
+    "unfinished_error",
 ]
 
 BRANCH_PREFIX = "tautochrone-plan-"
@@ -181,6 +185,38 @@ class ProjectBuild:
     def with_table(self, built: BuiltTable) -> ProjectBuild:
         """The same with one more table."""
         return replace(self, tables=(*self.tables, built))
+
+
+def unfinished_error(build: str) -> MetaError:
+    """The refusal to apply what is not built."""
+    return MetaError(
+        "BUILD_UNFINISHED",
+        f"Plan {build} is not built: it is being built, or its process died",
+        hint=f"wait for it, or remove it with `taut plan --drop {build}` and build again",
+    )
+
+
+def revoked_base_error(build: str, base: CheckpointNumber) -> CheckpointUnavailableError:
+    """The refusal to apply what was built at a checkpoint that a revision took back."""
+    return CheckpointUnavailableError(
+        "CHECKPOINT_REVOKED",
+        f"Plan {build} was built at checkpoint {base}, and a revision took that back",
+        hint="build again with `taut plan --build`",
+    )
+
+
+def require_of_job(build: ProjectBuild, job: str) -> None:
+    """Check that a build is one of this job.
+
+    Raises:
+        MetaError: `BUILD_OF_ANOTHER_JOB`.
+    """
+    if build.job != job:
+        raise MetaError(
+            "BUILD_OF_ANOTHER_JOB",
+            f"Plan {build.id} is one of job {build.job}, not of {job}",
+            hint=f"name the job: --job {build.job}, in its own project",
+        )
 
 
 class BuildableTable(Protocol):

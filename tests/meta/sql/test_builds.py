@@ -57,12 +57,15 @@ def fence(store: MetaStore) -> Fence:
 def test_a_decided_build_is_not_dropped_under_a_run(store: MetaStore, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.finish(BUILD.with_table(TABLE))
-    require_droppable(store, store.builds.get(BUILD.id))
+    with pytest.raises(MetaError, match="BUILD_OF_ANOTHER_JOB"):
+        # Its branches are in a lake that the other project does not have.
+        require_droppable(store, store.builds.get(BUILD.id), "other")
+    require_droppable(store, store.builds.get(BUILD.id), BUILD.job)
     store.builds.decide("job", fence, BUILD.id)
     with pytest.raises(MetaError, match="BUILD_BEING_APPLIED"):
-        require_droppable(store, store.builds.get(BUILD.id))
+        require_droppable(store, store.builds.get(BUILD.id), BUILD.job)
     store.jobs.end_run("job", fence)
-    require_droppable(store, store.builds.get(BUILD.id))
+    require_droppable(store, store.builds.get(BUILD.id), BUILD.job)
 
 
 def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:

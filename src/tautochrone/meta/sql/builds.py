@@ -7,12 +7,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from tautochrone.errors import CheckpointUnavailableError, MetaError
+from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import Fence, TableName
-from tautochrone.model.project_build import BuildState, ProjectBuild
+from tautochrone.model.project_build import (
+    BuildState,
+    ProjectBuild,
+    revoked_base_error,
+    unfinished_error,
+)
 
 __all__ = ["SqlBuilds", "is_created_by_build"]
 
@@ -55,18 +60,10 @@ class SqlBuilds(Repository):
         with self._fenced(job, fence) as connection:
             decided = _build(connection, build, job)
             if decided.state is BuildState.BUILDING:
-                raise MetaError(
-                    "BUILD_UNFINISHED",
-                    f"Plan {build} is not built: it is being built, or its process died",
-                    hint=f"wait for it, or remove it with `taut plan --drop {build}` and build again",
-                )
+                raise unfinished_error(build)
             states = select(t.checkpoints.c.state).where(t.checkpoints.c.number == decided.base)
             if connection.execute(states).scalar() == CheckpointState.REVOKED.value:
-                raise CheckpointUnavailableError(
-                    "CHECKPOINT_REVOKED",
-                    f"Plan {build} was built at checkpoint {decided.base}, and a revision took that back",
-                    hint="build again with `taut plan --build`",
-                )
+                raise revoked_base_error(build, decided.base)
             values = {"state": BuildState.DECIDED.value}
             connection.execute(update(t.builds).where(_B.id == build, _B.job == job).values(values))
 

@@ -13,10 +13,16 @@ pipeline stands.
 
 from __future__ import annotations
 
-from tautochrone.errors import CheckpointUnavailableError, ConflictError, LakeError, MetaError
+from tautochrone.errors import ConflictError, LakeError, MetaError
 from tautochrone.meta.protocols.builds import Builds
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.project_build import BuildState, ProjectBuild
+from tautochrone.model.project_build import (
+    BuildState,
+    ProjectBuild,
+    require_of_job,
+    revoked_base_error,
+    unfinished_error,
+)
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import Selection
 from tautochrone.runtime.loop.run import Run, RunState
@@ -73,18 +79,9 @@ def require_applicable(job: Job, build: ProjectBuild) -> None:
         LakeError: `BUILD_GONE`.
         CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was built.
     """
-    if build.job != job.name:
-        raise MetaError(
-            "BUILD_OF_ANOTHER_JOB",
-            f"Plan {build.id} is one of job {build.job}, not of {job.name}",
-            hint=f"name the job: --job {build.job}",
-        )
+    require_of_job(build, job.name)
     if build.state is BuildState.BUILDING:
-        raise MetaError(
-            "BUILD_UNFINISHED",
-            f"Plan {build.id} is not built: it is being built, or its process died",
-            hint=f"wait for it, or remove it with `taut plan --drop {build.id}` and build again",
-        )
+        raise unfinished_error(build.id)
     if build.problems:
         raise MetaError(
             "BUILD_CHECKS_FAILED",
@@ -93,11 +90,7 @@ def require_applicable(job: Job, build: ProjectBuild) -> None:
         )
     _require_same_definitions(job, build)
     if job.store.checkpoints.get(build.base).state is CheckpointState.REVOKED:
-        raise CheckpointUnavailableError(
-            "CHECKPOINT_REVOKED",
-            f"Plan {build.id} was built at checkpoint {build.base}, and a revision took that back",
-            hint="build again with `taut plan --build`",
-        )
+        raise revoked_base_error(build.id, build.base)
     if build.state is BuildState.BUILT:
         _require_same_tables(job, build)
 

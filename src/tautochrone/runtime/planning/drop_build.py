@@ -7,17 +7,19 @@ from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
-from tautochrone.model.project_build import BRANCH_PREFIX, BuildState, ProjectBuild
+from tautochrone.model.project_build import BRANCH_PREFIX, BuildState, ProjectBuild, require_of_job
 
 __all__ = ["drop_build", "drop_unknown_builds", "require_droppable"]
 
 
-def require_droppable(store: Store, build: ProjectBuild) -> None:
-    """Check that no process is giving readers the rows of a build.
+def require_droppable(store: Store, build: ProjectBuild, job: str) -> None:
+    """Check that a build is one of this job, whose lake has its branches, and that no process is giving
+    readers its rows.
 
     Raises:
-        MetaError: `BUILD_BEING_APPLIED`.
+        MetaError: `BUILD_OF_ANOTHER_JOB`; `BUILD_BEING_APPLIED`.
     """
+    require_of_job(build, job)
     running = any(status.alive for status in store.jobs.states() if status.name == build.job)
     if running and build.state is BuildState.DECIDED:
         raise MetaError(
