@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.crash.faults import Crash, Strike, StrikingEffects
 from tests.support.harness import Pipeline
 
+import tautochrone.project.targets
 from tautochrone.app.stores import project_store
 from tautochrone.errors import CheckpointUnavailableError, LakeError, MetaError
 from tautochrone.model.effects import Step
@@ -188,6 +189,24 @@ def test_the_checkpoint_is_pinned_while_it_is_read(targets: Targets) -> None:
         assert {pin.owner for pin in pins} == {"target dev of test"}
         hours = (pins[0].expires_at_ms - store.now_ms()) / 3_600_000
         assert 23 < hours <= 24
+
+
+def test_a_pin_that_ends_during_a_run_is_an_event(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets.land(1)
+    targets.prod.run()
+    monkeypatch.setattr(tautochrone.project.targets, "_PINNED_MS", 1500)
+    targets.dev.reload()
+    with targets.dev.opened() as (job, happened):
+        targets.dev.execute(job)
+        with project_store(targets.prod.settings) as store:
+            for pin in store.pins.live():
+                store.pins.release(pin.id)
+        deadline = time.monotonic() + 20
+        while not happened.of("roots_pin_lost") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (event,) = happened.of("roots_pin_lost")
+    assert (event["target"], event["checkpoint"]) == ("prod", 1)
+    assert "PIN_EXPIRED" in str(event["reason"])
 
 
 def test_starts_that_fail_keep_what_views_stand_on(targets: Targets) -> None:

@@ -184,7 +184,7 @@ class Project(Closeable):
         self._renews_roots = renews_roots
         self._roots: TargetRoots | None = None
         if self.settings.target is not None and self.settings.target.roots_from is not None:
-            self._roots = TargetRoots(self.spec, self.settings, renews=renews_roots)
+            self._roots = TargetRoots(self.spec, self.settings, self._emit, renews=renews_roots)
             self._exit_stack.callback(self._roots.close)
 
     def _download_jars(self) -> None:
@@ -406,7 +406,7 @@ class Project(Closeable):
         on_owned: Callable[[], None] = lambda: None  # noqa: E731
         if self._roots is not None and self._renews_roots:
             ingested = sorted(_ingested(graph))
-            on_owned = partial(self._roots.show, self.lake, all_jobs.external, ingested, store, self._emit)
+            on_owned = partial(self._roots.show, self.lake, all_jobs.external, ingested, store)
         read_points = self.open_read_point_server(store)
         self._emit(events.Catalog(uri=read_points.uri, warehouse="strong"))
         return Job(

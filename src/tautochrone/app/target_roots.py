@@ -82,17 +82,18 @@ class TargetRoots(Closeable):
 
     Args:
         spec, settings: of the target that reads; it has `roots_from`.
+        emit: gets the events of a run.
         renews: a run: take the checkpoint anew and keep it pinned.
     """
 
-    def __init__(self, spec: PipelineSpec, settings: Settings, *, renews: bool) -> None:
+    def __init__(self, spec: PipelineSpec, settings: Settings, emit: events.Emit, *, renews: bool) -> None:
         target = settings.target
         assert target is not None
         assert target.roots_from is not None
         self.source = target.roots_from
         self.checkpoint: CheckpointNumber | None = None
         self.tables: frozenset[TableName] = frozenset()
-        self._spec, self._settings, self._target = spec, settings, target
+        self._spec, self._settings, self._target, self._emit = spec, settings, target, emit
         self._file = Path(settings.storage) / _FILE_NAME
         record = _read(self._file)
         self._record = record if record is not None and record.target == self.source else None
@@ -175,7 +176,6 @@ class TargetRoots(Closeable):
         names: Collection[TableName],
         ingested: Sequence[TableName],
         store: Store,
-        emit: events.Emit,
     ) -> None:
         """Show those of `names` that are of the other target in the own lake, and write down which they are.
 
@@ -195,7 +195,7 @@ class TargetRoots(Closeable):
             lake.show_root(name, self._root(name))
         assert self.checkpoint is not None
         self._write_down(self._needed_versions(store))
-        emit(
+        self._emit(
             events.RootsOfTarget(
                 target=self.source,
                 checkpoint=int(self.checkpoint),
@@ -339,6 +339,9 @@ class TargetRoots(Closeable):
             while not stopped.wait(self._lease_ms / 3000):
                 try:
                     store.pins.renew(self._pin, self._lease_ms)
+                except CheckpointUnavailableError as error:
+                    self._say_lost(str(error))
+                    return
                 except TautochroneError as error:
                     _log.warning("the pin in target %s was not renewed: %s", self.source, error)
 
@@ -346,6 +349,12 @@ class TargetRoots(Closeable):
         thread.start()
         self._exit_stack.callback(thread.join, 30)
         self._exit_stack.callback(stopped.set)
+
+    def _say_lost(self, cause: str) -> None:
+        """The process slept for longer than the lease, or a revision took the checkpoint back."""
+        assert self.checkpoint is not None
+        reason = Reason.of(ReasonCode.ROOTS_PIN_LOST, cause=cause)
+        self._emit(events.RootsPinLost(target=self.source, checkpoint=int(self.checkpoint), reason=reason))
 
     def _release_unkept(self) -> None:
         """Release the pin, unless it is written down."""

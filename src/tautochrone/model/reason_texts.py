@@ -140,6 +140,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NOT_DETERMINISTIC: "{function} returns other values each time",
     ReasonCode.TARGET_NOT_PRODUCTION: "target {target} is not marked as production",
     ReasonCode.SINKS_DISABLED: "sinks_enabled is false in target {target}",
+    ReasonCode.ROOTS_PIN_LOST: "the pin in the other target's store has ended: {cause}",
     ReasonCode.ROOTS_OF_TARGET: "target {target} does not ingest them, it reads those of target {source}",
     ReasonCode.UNVERSIONED_SOURCE: _unversioned_text,
     ReasonCode.NEW_INPUT: "{input} is a new input",

@@ -26,6 +26,7 @@ __all__ = [
     "OpenlineageFailed",
     "Recommit",
     "RootsOfTarget",
+    "RootsPinLost",
     "Run",
     "RunNotRemembered",
     "SettingIgnored",
@@ -279,6 +280,19 @@ class RootsOfTarget(Event):
             return line
         own = some_of([short(name) for name in self.ingested])
         return f"{line}\n  warning: target {self.target} has no {own}: this target ingests it itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootsPinLost(Event):
+    """A run no longer keeps the checkpoint of [another target](targets.md#roots-of-another-target) that it
+    reads: queries may fail until the next run."""
+
+    target: str
+    checkpoint: int
+    reason: Reason
+
+    def text(self) -> str:
+        return f"warning: checkpoint {self.checkpoint} of target {self.target} is not kept: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
