@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count as numbers
 from threading import Event
 
 import pytest
 
+from tautochrone.errors import TautochroneError
 from tautochrone.metaservice.pages.graph import _outside_texts
 from tautochrone.metaservice.pages.rendering import _name_markup
-from tautochrone.metaservice.pages.routes import _Counted
+from tautochrone.metaservice.pages.routes import _Count, _Counted
 from tautochrone.metaservice.pages.status import Topology
 from tautochrone.model.names import TableName, describe_input, file_table
 
@@ -35,15 +37,15 @@ def test_page_does_not_wait_for_a_long_count(monkeypatch: pytest.MonkeyPatch) ->
         assert go_on.wait(60)
         return next(counts)
 
-    counted = _Counted(count, seconds=3600)
+    counted = _Counted(count, 3_600_000, 3_600_000, numbers().__next__)
     assert counted() is None
     assert counted() is None
     go_on.set()
     monkeypatch.setattr("tautochrone.metaservice.pages.routes._PATIENCE_S", 60)
-    assert counted() == 0
-    assert counted() == 0, "it was counted twice"
-    always_old = _Counted(count, seconds=-1)
-    assert [always_old(), always_old()] == [1, 2]
+    assert _value(counted()) == 0
+    assert _value(counted()) == 0, "it was counted twice"
+    always_old = _Counted(count, -1, 3_600_000, numbers().__next__)
+    assert [_value(always_old()), _value(always_old())] == [1, 2]
 
 
 def test_failed_count_is_said_and_tried_again() -> None:
@@ -55,7 +57,12 @@ def test_failed_count_is_said_and_tried_again() -> None:
             raise answer
         return answer
 
-    counted = _Counted(count, seconds=3600)
+    counted = _Counted(count, 3_600_000, 3_600_000, numbers().__next__)
     with pytest.raises(ZeroDivisionError):
         counted()
-    assert counted() == 7
+    assert _value(counted()) == 7
+
+
+def _value(count: _Count[int] | TautochroneError | None) -> int:
+    assert isinstance(count, _Count)
+    return count.value
