@@ -20,7 +20,6 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event, Thread
 
 from pyspark.sql.types import StructType
 
@@ -48,6 +47,7 @@ from tautochrone.project.settings import Settings, load_settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.project.targets import in_target
 from tautochrone.rest_catalog.metadata import SnapshotGoneError, at_version, metadata_source
+from tautochrone.runtime.job.pinned import renewed
 
 __all__ = ["TargetRoots", "located_of_target"]
 
@@ -241,7 +241,14 @@ class TargetRoots(Closeable):
         self._exit_stack.callback(self._release_unkept)
         self._take(self._target.roots_checkpoint)
         if self._pins:
-            self._renew_pin(store)
+            self._exit_stack.enter_context(
+                renewed(
+                    store,
+                    lambda: (self._pin, self._lease_ms),
+                    owner=f"target {self._target.name} of {self._spec.name}",
+                    on_lost=self._say_lost,
+                )
+            )
 
     def _take(self, checkpoint: int | None) -> None:
         """Take the tables at a checkpoint, the newest one for None, and pin it.
@@ -331,29 +338,9 @@ class TargetRoots(Closeable):
 
     # -- the pin ---------------------------------------------------------------------------------------
 
-    def _renew_pin(self, store: Store) -> None:
-        """Renew the pin three times per lease, until `close`."""
-        stopped = Event()
-
-        def renew() -> None:
-            while not stopped.wait(self._lease_ms / 3000):
-                try:
-                    store.pins.renew(self._pin, self._lease_ms)
-                except CheckpointUnavailableError as error:
-                    self._say_lost(str(error))
-                    return
-                except TautochroneError as error:
-                    _log.warning("the pin in target %s was not renewed: %s", self.source, error)
-
-        thread = Thread(target=renew, name="tautochrone-roots", daemon=True)
-        thread.start()
-        self._exit_stack.callback(thread.join, 30)
-        self._exit_stack.callback(stopped.set)
-
-    def _say_lost(self, cause: str) -> None:
-        """The process slept for longer than the lease, or a revision took the checkpoint back."""
+    def _say_lost(self, error: CheckpointUnavailableError) -> None:
         assert self.checkpoint is not None
-        reason = Reason.of(ReasonCode.ROOTS_PIN_LOST, cause=cause)
+        reason = Reason.of(ReasonCode.ROOTS_PIN_LOST, cause=str(error))
         self._emit(events.RootsPinLost(target=self.source, checkpoint=int(self.checkpoint), reason=reason))
 
     def _release_unkept(self) -> None:
