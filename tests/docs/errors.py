@@ -232,6 +232,10 @@ def _text(node: ast.expr, texts: dict[str, str]) -> str:
         return " / ".join(filter(None, (_text(node.body, texts), _text(node.orelse, texts))))
     if isinstance(node, ast.Name) and node.id in texts:
         return texts[node.id]
+    if isinstance(node, ast.Call) and _called(node) == "counted":
+        return f"<{_name(node.args[0])}> {_text(node.args[1], texts)}s"
+    if isinstance(node, ast.Call) and _called(node) == "near_names_hint":
+        return f"did you mean <name>? / {_text(node.args[2], texts)} <{_name(node.args[1])}>"
     return f"<{_name(node)}>"
 
 

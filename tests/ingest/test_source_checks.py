@@ -74,7 +74,7 @@ def test_records_that_are_gone_are_counted_in_each_batch() -> None:
     assert check.after_batch(first, last) is last
     # Of the first topic the batch itself had one record, of the second all up to the earliest are gone.
     assert [event.split(" went")[0] for event in events] == [
-        "up to 1 records of partition a-0",
+        "up to 1 record of partition a-0",
         "up to 6 records of partition b-0",
     ]
     cluster.refuses = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from dataclasses import fields
 
@@ -46,6 +47,31 @@ def test_every_event_has_a_text_and_a_form_as_json(kind: type[events.Event]) -> 
         assert event.map_texts(str) == event
 
     check()
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.name)
+def test_of_one_thing_texts_speak_in_the_singular(kind: type[events.Event]) -> None:
+    hints = typing.get_type_hints(kind)
+    strategies = {
+        part.name: st.just(1) if hints[part.name] in (int, int | None) else st.from_type(hints[part.name])
+        for part in fields(kind)
+    }
+
+    @settings(max_examples=3, deadline=None)
+    @given(st.builds(kind, **strategies))
+    def check(event: events.Event) -> None:
+        text = event.map_texts(lambda _: "x").text()
+        # "+1 -1 rows" has one unit for two numbers.
+        assert not re.search(r"(?<![-+.,=\w])1 (?!is |was |has )[a-z]+(?<!s)s\b", text), text
+
+    check()
+
+
+def test_reasons_speak_of_one_thing_in_the_singular() -> None:
+    reason = Reason.of(ReasonCode.BAD_RECORDS_CAME, records=1, table="t", at="now", text="x")
+    assert str(reason).startswith("1 bad record set aside in t")
+    several = Reason(reason.code, {**reason.params, "records": 2_000})
+    assert str(several).startswith("2,000 bad records set aside in t")
 
 
 def test_names_are_those_of_the_classes_and_unique() -> None:

@@ -19,6 +19,7 @@ from tautochrone.app.open import Project, log_event
 from tautochrone.errors import SinkError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import catalog_unreachable_error, start_session
+from tautochrone.model.counts import counted
 from tautochrone.model.reason import Reason
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.source import SetsTablesAside
@@ -70,7 +71,8 @@ def spark_health_findings(
 
         def definitions() -> str:
             analysed.append(project.analysed())
-            return f"{len(analysed[0][1].order)} datasets, {len(analysed[0][0].flows)} flows"
+            loaded, graph = analysed[0]
+            return f"{counted(len(graph.order), 'dataset')}, {counted(len(loaded.flows), 'flow')}"
 
         yield check("definitions", definitions)
         if not analysed:
@@ -133,7 +135,7 @@ def _captures(project: Project, graph: Graph) -> Iterator[Finding]:
         def compared(flow: ResolvedFlow = flow, aside: dict[str, Reason] = aside) -> str:
             if project.has_lake:
                 aside.update(refused_tables(graph, project.lake, flow.flow.target))
-            return f"{len(aside)} tables are set aside"
+            return f"{counted(len(aside), 'table')} are set aside"
 
         finding = check("captures", compared)
         if finding.state is State.FAILED:

@@ -58,6 +58,7 @@ from tautochrone.iceberg.maintenance.relocation import (
 from tautochrone.iceberg.sessions.hadoop_files import plain_path
 from tautochrone.ingest.relocation import files_read, relocate_sources
 from tautochrone.model import events
+from tautochrone.model.counts import counted
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.relocated_paths import MovedFolder, spellings
@@ -275,8 +276,8 @@ class Relocation:
             if survey.missing:
                 raise LakeError(
                     "RELOCATION_INCOMPLETE",
-                    f"{row.name} names {len(survey.missing)} files that are not in {self._settings.storage}, "
-                    f"such as {survey.missing[0]}",
+                    f"{row.name} names {counted(len(survey.missing), 'file')} missing in "
+                    f"{self._settings.storage}, such as {survey.missing[0]}",
                     hint="copy the whole storage, while nothing runs in it",
                     sqlstate="55000",
                 )

@@ -10,6 +10,7 @@ from tautochrone.cli.diff import difference_line, show_differences
 from tautochrone.cli.options import opened_job, options_of
 from tautochrone.cli.output import answer, json_line, plain_listener, report
 from tautochrone.errors import TautochroneError
+from tautochrone.model.counts import counted
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def _write_price(price: BuildPrice, base: int) -> None:
     known = f"their last computations took {price.duration_ms / 1000:.1f} s"
     if price.unmeasured:
         known += f"; {price.unmeasured} of them have never been computed"
-    views = "1 view" if price.views == 1 else f"{price.views} views"
-    sys.stderr.write(f"building {views} at checkpoint {base}: {price.rows} rows, {known}\n")
+    views = counted(price.views, "view")
+    sys.stderr.write(f"building {views} at checkpoint {base}: {counted(price.rows, 'row')}, {known}\n")
 
 
 def _show(

@@ -15,6 +15,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.cli.status import show_last_words
 from tautochrone.errors import MetaError
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation
 
@@ -92,7 +93,12 @@ def _full_name(service: Service, text: str) -> str:
         raise MetaError(
             "DATASET_AMBIGUOUS", f"{text} can mean {', '.join(matches)}", hint="Give the whole name."
         )
-    raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {text}")
+    known = [dataset.name for dataset in service.datasets()]
+    raise MetaError(
+        "DATASET_NOT_FOUND",
+        f"No dataset is called {text}",
+        hint=near_names_hint(text, known, "there are", "`taut run` registers datasets"),
+    )
 
 
 def _tree(root: str, edges: Mapping[str, list[str]], arrow: str) -> Iterator[str]:

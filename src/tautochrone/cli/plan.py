@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tautochrone.cli.options import names_of, options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, report, table
 from tautochrone.errors import SettingsError, TautochroneError
+from tautochrone.model.counts import counted
 from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange, SinkAction, Treatment
 from tautochrone.redaction import redacted, redacted_fields
 
@@ -90,7 +91,7 @@ def _text(planned: ProjectPlan) -> None:
         answer().write("\n")
     if not planned.has_changes:
         since = "" if planned.checkpoint is None else f" since checkpoint {planned.checkpoint}"
-        answer().write(f"no change{since}: {len(planned.datasets)} datasets\n")
+        answer().write(f"no change{since}: {counted(len(planned.datasets), 'dataset')}\n")
         if not planned.is_compared:
             sys.stderr.write("the files, settings and environment are those of the last run\n")
         return

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, csv_rows, json_line, table
 from tautochrone.errors import SinkError
+from tautochrone.model.counts import counted
 from tautochrone.model.names import TableName
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.query import Query, QueryAnswer
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.verdict import Verdict, Verification
@@ -163,7 +165,7 @@ def _named_sink(declared: Sequence[SinkDeclaration], name: str) -> SinkDeclarati
         raise SinkError(
             "SINK_NOT_FOUND",
             f"No sink with an adapter is called {name}",
-            hint="known sinks: " + (", ".join(by_name) or "none"),
+            hint=near_names_hint(name, by_name, "known sinks:"),
             sqlstate="42704",
         )
     return by_name[name]
@@ -176,7 +178,7 @@ def _show_sink_verdict(verdict: SinkVerdict, *, as_json: bool) -> None:
         json_line({**line, **reason_fields("reason", verdict.reason)})
         return
     result = _RESULTS[verdict.equal]
-    counts = f"{verdict.lake_rows} rows in the lake, {verdict.sink_rows} in the sink"
+    counts = f"{counted(verdict.lake_rows, 'row')} in the lake, {verdict.sink_rows} in the sink"
     answer().write(f"{verdict.dataset}  checkpoint {verdict.checkpoint}  {result}  ({counts})\n")
     if verdict.reason is not None:
         answer().write(f"  {verdict.reason}\n")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line
 from tautochrone.errors import DefinitionError, QueryError, SettingsError
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import reason_fields
 
 if TYPE_CHECKING:
@@ -154,7 +155,6 @@ def _chosen(spec: PipelineSpec, settings: Settings, names: Sequence[str]) -> lis
     Raises:
         DefinitionError: `UNIT_TEST_NOT_FOUND`, and what is wrong with the files.
     """
-    import difflib
 
     from tautochrone.project.unit_test_files import read_unit_tests
 
@@ -164,14 +164,11 @@ def _chosen(spec: PipelineSpec, settings: Settings, names: Sequence[str]) -> lis
         matching = [test for test in tests if name.lower() in _names(test)]
         if not matching:
             known = sorted({known for test in tests for known in (str(test.model), test.name)})
-            near = difflib.get_close_matches(name, known, n=1)
             raise DefinitionError(
                 "UNIT_TEST_NOT_FOUND",
                 f"No unit test is called {name}, or is of a model of this name",
                 sqlstate="42704",
-                hint=f"did you mean {near[0]}?"
-                if near
-                else "tests and models: " + (", ".join(known) or "none"),
+                hint=near_names_hint(name, known, "tests and models:"),
             )
         chosen += [test for test in matching if test not in chosen]
     return chosen if names else list(tests)

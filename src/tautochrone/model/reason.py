@@ -18,6 +18,7 @@ from functools import cache
 from string import Formatter
 from typing import Any
 
+from tautochrone.model.counts import counted
 from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.model.reason_texts import COMPUTED_FROM, TEXTS
 
@@ -112,7 +113,16 @@ def describe(reason: Reason) -> str:
     if reason.code is ReasonCode.SEVERAL:
         return "; ".join(str(Reason.from_json(part)) for part in reason.params["reasons"])
     text = TEXTS[reason.code]
-    return text.format_map(reason.params) if isinstance(text, str) else text(reason.params)
+    return _Text().vformat(text, (), reason.params) if isinstance(text, str) else text(reason.params)
+
+
+class _Text(Formatter):
+    """Formats texts in which `{records:record}` is a number of records: `1 record`, `2 records`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not format_spec:
+            return str(value)
+        return counted(value, format_spec) if isinstance(value, int) else f"{value} {format_spec}s"
 
 
 def reason_fields(name: str, reason: Reason | None) -> dict[str, Any]:

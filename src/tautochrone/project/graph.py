@@ -10,7 +10,6 @@ all of its flows. Datasets that no job names belong to the default job, which ha
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 from tautochrone.errors import DefinitionError, SettingsError
 from tautochrone.model.definitions import DatasetKind, FlowInputs
 from tautochrone.model.names import TableName, is_file_table
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.project.definitions import Definitions, Flow, QueryListener
 from tautochrone.project.identity import DescribedPlan
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, relations_of
@@ -287,11 +287,10 @@ def datasets_of(
         return frozenset(graph.order)
     default_job = definitions.spec.name
     if job not in jobs and job != default_job:
-        near = difflib.get_close_matches(job, [*jobs, default_job], n=1)
         raise SettingsError(
             "JOB_NOT_FOUND",
             f"The project has no job {job}",
-            hint=f"did you mean {near[0]}?" if near else f"its jobs are {', '.join([*jobs, default_job])}",
+            hint=near_names_hint(job, [*jobs, default_job], "its jobs are"),
         )
     owner = _owners(jobs, graph)
     for table in graph.order:
@@ -332,7 +331,7 @@ def _owners(jobs: Mapping[str, Sequence[str]], graph: Graph) -> dict[TableName, 
                 raise SettingsError(
                     "DATASET_NOT_FOUND",
                     f"Job {name} has a dataset {pattern}, and nothing is called so",
-                    hint=f"there are {', '.join(sorted(table.table for table in graph.order))}",
+                    hint=near_names_hint(pattern, [table.table for table in graph.order], "there are"),
                 )
             for table in matches:
                 if owner.setdefault(table, name) != name:

@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tautochrone.errors import SettingsError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.model.folders import is_within, real_location
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.setting_layers import (
     PREFIX,
@@ -104,7 +105,7 @@ def at_target(
             "TARGET_NOT_FOUND",
             f"The project has no target {chosen.value}",
             location=chosen.origin,
-            hint=f"its targets are {', '.join(targets)}" if targets else "it declares none in [targets]",
+            hint=near_names_hint(chosen.value, targets, "its targets are", "it declares none in [targets]"),
         )
     return _in_target(spec, chosen.value, values)
 
@@ -157,7 +158,9 @@ def target_of(spec: PipelineSpec, values: Mapping[tuple[str, ...], Value]) -> Ta
                 "TARGET_NOT_FOUND",
                 f"Target {spec.target} reads the roots of {roots_from.value}, which is no other target",
                 location=roots_from.origin,
-                hint=f"there are {', '.join(others)}" if others else "the project has no other one",
+                hint=near_names_hint(
+                    str(roots_from.value), others, "there are", "the project has no other one"
+                ),
             )
         further = setting("roots_from", roots_from.value)
         if further is not None:

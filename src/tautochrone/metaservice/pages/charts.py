@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tautochrone.meta import CheckpointLine
 from tautochrone.metaservice.pages.rendering import axis_time, count, duration, short_count
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.counts import counted
 
 __all__ = ["Bar", "Chart", "Tick", "checkpoint_chart", "delay_chart", "duration_chart", "rows_chart"]
 
@@ -107,7 +108,7 @@ def rows_chart(records: Sequence[RefreshRecord]) -> Chart | None:
             record.refresh.rows_inserted,
             record.refresh.rows_deleted,
             "in",
-            f"checkpoint {record.checkpoint}: {count(record.refresh.rows_inserted)} rows added, "
+            f"checkpoint {record.checkpoint}: {counted(record.refresh.rows_inserted, 'row')} added, "
             f"{count(record.refresh.rows_deleted)} removed",
             record.finished_at_ms,
         )
@@ -141,7 +142,7 @@ def checkpoint_chart(lines: Sequence[CheckpointLine]) -> Chart | None:
             0,
             "error" if line.failed else "published",
             f"checkpoint {line.number}: published {duration(line.published_at_ms - line.cut_at_ms)} after "
-            f"its cut" + (f", {line.failed} datasets failed or waited" if line.failed else ""),
+            f"its cut" + (f", {counted(line.failed, 'dataset')} failed or waited" if line.failed else ""),
             line.published_at_ms,
         )
         for line in reversed(lines)

@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Self
 
+from tautochrone.model.counts import counted
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, reason_fields
@@ -165,7 +166,7 @@ def some_of(names: Sequence[str]) -> str:
     't0, t1, t2, t3, t4, t5, t6, t7 and 12 others'
     """
     others = len(names) - _SHOWN_NAMES
-    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {others} others" if others > 0 else "")
+    return ", ".join(names[:_SHOWN_NAMES]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 def violated(expectations: Sequence[ExpectationCount]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tautochrone.model.checkpoint import CheckpointState, NodeRefresh, RefreshMode
+from tautochrone.model.counts import counted
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.events.base import Event, dataset_line, hint_lines, seconds, violated
 from tautochrone.model.reason import Reason
@@ -43,8 +44,8 @@ class FewInputRows(Event):
 
     def text(self) -> str:
         return (
-            f"  views whose inputs hold at most {self.rows:,} rows together are compared (DIFF) unless rows "
-            "were only added: that is cheaper than following a change"
+            f"  views whose inputs hold at most {counted(self.rows, 'row')} together are compared (DIFF) "
+            "unless rows were only added: that is cheaper than following a change"
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tautochrone.model.counts import counted
 from tautochrone.model.events.base import Event, dataset_line, done_or_planned, short
 from tautochrone.model.reason import Reason
 from tautochrone.model.revision import RevisedTable
@@ -53,7 +54,9 @@ class TableCopied(Event):
 
     def text(self) -> str:
         copied = done_or_planned("copied", dry_run=self.dry_run)
-        return dataset_line(self.dataset, f"{copied}: {self.files:,} files, {self.bytes:,} bytes")
+        return dataset_line(
+            self.dataset, f"{copied}: {counted(self.files, 'file')}, {counted(self.bytes, 'byte')}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class PipelineRenamed(Event):
     tables: int
 
     def text(self) -> str:
-        return f"{self.tables} tables of pipeline {self.before} belong to pipeline {self.pipeline} now"
+        return f"{counted(self.tables, 'table')} of pipeline {self.before} now in pipeline {self.pipeline}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +109,8 @@ class Relocated(Event):
 
     def text(self) -> str:
         return (
-            f"{self.storage} is a storage of its own now: {self.tables} tables and views, "
-            f"{self.source_lists} lists of source files"
+            f"{self.storage} is a storage of its own now: {counted(self.tables, 'table')} and views, "
+            f"{counted(self.source_lists, 'list')} of source files"
         )
 
 
@@ -122,7 +125,7 @@ class RelocationOutside(Event):
 
     def text(self) -> str:
         return dataset_line(
-            self.table, f"{self.files} files left alone, such as {self.sample}: {self.reason}"
+            self.table, f"{counted(self.files, 'file')} left alone, such as {self.sample}: {self.reason}"
         )
 
 
@@ -195,7 +198,7 @@ class Revision(Event):
 
     def text(self) -> str:
         return (
-            f"revision {self.revision}: {self.tables} tables; the next run computes them again; "
+            f"revision {self.revision}: {counted(self.tables, 'table')}; the next run computes them again; "
             f"`taut revise --confirm {self.revision}` drops the old data"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tautochrone.model.counts import counted
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.events.base import Event, dataset_line, hint_lines, short, some_of, violated
 from tautochrone.model.reason import Reason
@@ -99,7 +100,7 @@ class Batch(Event):
         left = self.chunks_left
         copy = f", {left} chunk{'s' * (left != 1)} of the copy left" if left else ""
         behind = "".join(f", {count:,} {unit} behind" for unit, count in (self.lag or {}).items())
-        ingested = f"ingested +{self.rows:,} rows (batch {self.batch}){violated(self.expectations)}"
+        ingested = f"ingested +{counted(self.rows, 'row')} (batch {self.batch}){violated(self.expectations)}"
         return dataset_line(self.dataset, f"{ingested}{copy}{behind}")
 
 
@@ -273,14 +274,17 @@ class Quarantined(Event):
     batch: int
     records: int
     first: str
-    """where the first of them is"""
+    """where the first of them is: of a record of a file the line, where it is known"""
     reason: Reason
+    no_line: Reason | None = None
+    """why the lines of some records of files are not known"""
 
     def text(self) -> str:
+        unknown = "" if self.no_line is None else f" ({self.no_line})"
         return dataset_line(
             self.dataset,
-            f"{self.records:,} bad records set aside in {short(self.quarantine_table)}, "
-            f"the first at {self.first}: {self.reason}",
+            f"{counted(self.records, 'bad record')} set aside in {short(self.quarantine_table)}, "
+            f"the first at {self.first}: {self.reason}{unknown}",
         )
 
 
@@ -297,7 +301,7 @@ class EventsSetAside(Event):
     reason: Reason
 
     def text(self) -> str:
-        return dataset_line(self.dataset, f"{self.records:,} events set aside: {self.reason}")
+        return dataset_line(self.dataset, f"{counted(self.records, 'event')} set aside: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,10 +325,10 @@ class MalformedRecords(Event):
     """why no file is named"""
 
     def text(self) -> str:
-        fates = {"rows with NULL": self.written, "dropped": self.dropped, "set aside": self.quarantined}
+        fates = {"with NULL": self.written, "dropped": self.dropped, "set aside": self.quarantined}
         counts = ", ".join(f"{count:,} {fate}" for fate, count in fates.items() if count)
         named = [f"{file.rsplit('/', 1)[-1]} {count:,}" for file, count in self.files.items()]
-        text = f"{self.records:,} records did not parse ({counts})"
+        text = f"{counted(self.records, 'record')} did not parse ({counts})"
         where = some_of(named) if named else self.reason
         return dataset_line(self.dataset, f"{text}: {where}" if where else text)
 
@@ -354,7 +358,9 @@ class SourceFilesSkipped(Event):
 
     def text(self) -> str:
         paths = f"{', '.join(self.paths[:3])}{', …' if self.files > 3 else ''}"
-        return dataset_line(self.dataset, f"{self.files:,} source files skipped ({self.reason}): {paths}")
+        return dataset_line(
+            self.dataset, f"{counted(self.files, 'source file')} skipped ({self.reason}): {paths}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,8 +377,8 @@ class FilesTakenIn(Event):
     """records of CSV and JSON that came and did not parse: their rows have NULL values instead"""
 
     def text(self) -> str:
-        counts = f"{self.added:,} files added, {self.changed:,} changed, {self.removed:,} removed"
-        malformed = f"; {self.malformed:,} records did not parse" if self.malformed else ""
+        counts = f"{counted(self.added, 'file')} added, {self.changed:,} changed, {self.removed:,} removed"
+        malformed = f"; {counted(self.malformed, 'record')} did not parse" if self.malformed else ""
         return f"  {self.files:<32} {counts}{malformed}"
 
 
@@ -399,7 +405,7 @@ class ForeignTableFollowed(Event):
     files_with_deletes: int
 
     def text(self) -> str:
-        counts = f"{self.files_added:,} files added, {self.files_removed:,} removed"
+        counts = f"{counted(self.files_added, 'file')} added, {self.files_removed:,} removed"
         deletes = f", {self.files_with_deletes:,} with deleted rows" if self.files_with_deletes else ""
         return f"  {self.table:<32} version {self.version}: {counts}{deletes}"
 

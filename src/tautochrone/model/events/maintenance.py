@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tautochrone.model.counts import counted
 from tautochrone.model.events.base import Event, dataset_line, done_or_planned, seconds
 from tautochrone.model.reason import Reason
 
@@ -39,7 +40,8 @@ class CheckpointsExpired(Event):
 
     def text(self) -> str:
         expired = done_or_planned("expired", dry_run=self.dry_run)
-        return f"maintenance: {self.count} checkpoints {expired} ({self.first} to {self.last}): {self.reason}"
+        checkpoints = counted(self.count, "checkpoint")
+        return f"maintenance: {checkpoints} {expired} ({self.first} to {self.last}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,8 @@ class VersionsExpired(Event):
         removed = done_or_planned("removed", dry_run=self.dry_run)
         return dataset_line(
             self.dataset,
-            f"{self.versions} versions {removed}, {self.kept} kept, {self.files} files deleted  "
-            f"{seconds(self.duration_ms)}",
+            f"{counted(self.versions, 'version')} {removed}, {self.kept} kept, "
+            f"{counted(self.files, 'file')} deleted  {seconds(self.duration_ms)}",
         )
 
 
@@ -75,7 +77,7 @@ class Compacted(Event):
     reason: Reason
 
     def text(self) -> str:
-        rewritten = f"{self.files_before} files rewritten as {self.files_after}"
+        rewritten = f"{counted(self.files_before, 'file')} rewritten as {self.files_after}"
         return dataset_line(self.dataset, f"{rewritten}  {seconds(self.duration_ms)}")
 
 
@@ -101,7 +103,7 @@ class LogShortened(Event):
     reason: Reason
 
     def text(self) -> str:
-        dropped = f"{self.rows} rows in {self.files} files dropped: {self.reason}"
+        dropped = f"{counted(self.rows, 'row')} in {counted(self.files, 'file')} dropped: {self.reason}"
         return dataset_line(self.dataset, f"{dropped}  {seconds(self.duration_ms)}")
 
 
@@ -133,8 +135,8 @@ class OrphansRemoved(Event):
         deleted = done_or_planned("deleted", dry_run=self.dry_run)
         line = dataset_line(
             self.dataset,
-            f"{self.count} files that nothing refers to ({self.bytes:,} bytes) {deleted}  "
-            f"{seconds(self.duration_ms)}",
+            f"{counted(self.count, 'file')} that nothing refers to ({counted(self.bytes, 'byte')}) "
+            f"{deleted}  {seconds(self.duration_ms)}",
         )
         return "\n".join([line, *(f"    {file}" for file in self.files)])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tautochrone.model.counts import counted
 from tautochrone.model.events.base import DatasetReason, Event, hint_lines, seconds, short, sink_line
 from tautochrone.model.reason import Reason
 
@@ -51,7 +52,7 @@ class SinkBatch(Event):
     def text(self) -> str:
         if not self.rows:
             return ""
-        return f"  sink {self.sink}: batch {self.batch} of {self.flow}, {self.rows:,} rows"
+        return f"  sink {self.sink}: batch {self.batch} of {self.flow}, {counted(self.rows, 'row')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class SinkDelivered(Event):
 
     def text(self) -> str:
         delivered = (
-            f"  sink {self.sink}: checkpoint {self.checkpoint} delivered, {self.rows:,} rows  "
+            f"  sink {self.sink}: checkpoint {self.checkpoint} delivered, {counted(self.rows, 'row')}  "
             f"{seconds(self.duration_ms)}"
         )
         return "\n".join([delivered, *(f"    {short(table)}: {why}" for table, why in self.replaced.items())])

@@ -19,6 +19,7 @@ from tautochrone.errors import LakeError, TableMissingError, TautochroneError
 from tautochrone.ingest.checkpoint_folder import CheckpointFolder
 from tautochrone.ingest.folder_decision import source_offsets, stream_position
 from tautochrone.model.catalog import NEWEST, AdoptableTable, job_read_point
+from tautochrone.model.counts import counted
 from tautochrone.model.lake import Fork
 from tautochrone.model.names import TableName, Version, describe_input, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
@@ -205,7 +206,7 @@ class Survey:
             )
         raise LakeError(
             "ADOPTION_ROWS_DIFFER",
-            f"{view} differs from its query: {missing} rows are missing, {unexpected} are unexpected",
+            f"{view} differs from its query: {counted(missing, 'row')} missing, {unexpected} unexpected",
             hint=self._or_rebuild(view),
             sqlstate="55000",
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from tautochrone.errors import DefinitionError, LakeError, MetaError
 from tautochrone.meta.protocols.datasets import Datasets
@@ -23,6 +22,7 @@ from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
@@ -161,12 +161,10 @@ def _dataset_of(job: Job, text: str, pending: Mapping[TableName, DatasetChange])
     if name is not None and (store.job_of(name) is not None or job.lake.exists(name)):
         return name
     known = [*map(str, store.retired()), *map(str, pending)]
-    near = get_close_matches(text, [*known, *(each.rpartition(".")[2] for each in known)], n=1)
-    listed = f"these left the project: {', '.join(known)}" if known else "no dataset left the project"
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"Neither the store nor the lake knows {text}",
-        hint=f"did you mean {near[0]}?" if near else listed,
+        hint=near_names_hint(text, known, "these left the project:", "no dataset left the project"),
     )
 
 

@@ -30,6 +30,7 @@ from tautochrone.model.dataset_change import DatasetChange, StoredTable, other_c
 from tautochrone.model.effects import Step
 from tautochrone.model.former_names import renamed
 from tautochrone.model.names import TableName
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.source import quarantine_of
 from tautochrone.project.graph import Graph
 from tautochrone.runtime.dataset_changes.mirrors import mirrors_of, rename_mirrors, require_free_in_sinks
@@ -169,7 +170,8 @@ def _names(job: Job, old_text: str, new_text: str) -> tuple[TableName, TableName
         raise DefinitionError(
             "DATASET_NOT_FOUND",
             f"No table of this project is called {new_text}",
-            hint="give the definition its new name first, then rename",
+            hint="give the definition its new name first, then rename; "
+            + near_names_hint(new_text, job.graph.order, "its tables are"),
             sqlstate="42P01",
         )
     old = scope.find(tuple(old_text.split(".")))
@@ -193,7 +195,12 @@ def _require_movable(job: Job, old: TableName, new: TableName) -> None:
         raise MetaError(
             "DATASET_NOT_FOUND",
             f"The lake has no table {old} of a pipeline",
-            hint="`taut status` lists the tables that left the project",
+            hint=near_names_hint(
+                str(old),
+                job.store.datasets.retired(),
+                "these left the project:",
+                "no dataset left the project",
+            ),
         )
     if metadata.pipeline != job.spec.name:
         raise LakeError(

@@ -5,7 +5,6 @@ All of it follows from the project's definitions and settings: no store, no lake
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.lake import TableDefinition
 from tautochrone.model.names import TableName, is_clock
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.project_build import INVARIANT_PREFIX
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.project.definitions import Definitions
@@ -223,13 +223,11 @@ def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
     for text in names:
         name = definitions.dataset_named(tuple(text.split(".")), definitions.scope)
         if name is None:
-            dataset_names = [table.table for table in definitions.datasets]
-            near = difflib.get_close_matches(text, dataset_names, n=1)
             raise DefinitionError(
                 "DATASET_NOT_FOUND",
                 f"No dataset is called {text}",
                 sqlstate="42P01",
-                hint=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(dataset_names))}",
+                hint=near_names_hint(text, [table.table for table in definitions.datasets], "there are"),
             )
         datasets.append(name)
     return datasets

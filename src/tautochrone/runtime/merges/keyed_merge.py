@@ -25,6 +25,7 @@ from tautochrone.ingest.staging import align, aligned_columns
 from tautochrone.model import limits
 from tautochrone.model.auto_cdc import KeyedApply
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
+from tautochrone.model.counts import counted
 from tautochrone.model.lake import (
     FILE_COLUMN,
     POSITION_COLUMN,
@@ -229,7 +230,7 @@ class KeyedMerge:
         for file, data_file in zip(files, staged.files, strict=True):
             rows = int(data_file.recordCount())
             if rows != file.rows:
-                text = f"it has {rows} rows instead of {file.rows}"
+                text = f"it has {counted(rows, 'row')} instead of {file.rows}"
                 raise _files_gone_error(
                     self.task, Reason.of(ReasonCode.FILE_NOT_READ, file=file.name, text=text)
                 )
@@ -562,7 +563,7 @@ def _files_gone_error(task: RefreshTask, reason: Reason, *, is_built: bool = Tru
 def _row_missing_error(task: RefreshTask, count: int) -> RefreshError:
     return RefreshError(
         "CAPTURED_ROW_MISSING",
-        f"The log removes {count} rows that {task.name} does not have",
+        f"The log removes {counted(count, 'row')} that {task.name} does not have",
         sqlstate="58000",
         location=task.location,
         hint="somebody else changed the table, or its log: copy the database again, with --full-refresh of "
@@ -573,8 +574,8 @@ def _row_missing_error(task: RefreshTask, count: int) -> RefreshError:
 def _invalid_value_error(task: RefreshTask, invalid: InvalidValues) -> RefreshError:
     return RefreshError(
         "CAPTURED_VALUE_INVALID",
-        f"{invalid.rows} rows of {task.name} have a value that the type of its column does not have, such as "
-        f"{invalid.example}",
+        f"{counted(invalid.rows, 'row')} of {task.name} with a value that its column's type does not have, "
+        f"such as {invalid.example}",
         sqlstate="22000",
         location=task.location,
         hint="correct it in the database, then run again; or take the column as text, with as_text of the "

@@ -5,7 +5,6 @@ All tests share one session and the analysis of the project. An error in one tes
 
 from __future__ import annotations
 
-import difflib
 import enum
 import json
 import time
@@ -22,6 +21,7 @@ from tautochrone.algebra.nodes import CutSide
 from tautochrone.errors import DefinitionError, TautochroneError
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import TableName, label_of, quoted
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.project.definitions import is_view
 from tautochrone.project.graph import Graph, ResolvedFlow
@@ -224,7 +224,7 @@ class _Run:
                 f"No dataset is called {written}",
                 sqlstate="42P01",
                 location=str(written.location),
-                hint=_nearest(str(written), known, "the datasets are"),
+                hint=near_names_hint(str(written), known, "the datasets are"),
             )
         return name
 
@@ -262,7 +262,7 @@ class _Run:
         if names:
             hint = f"there are several: write {' or '.join(name.without_catalog for name in names)}"
         elif known:
-            hint = _nearest(last, known, "it is computed from")
+            hint = near_names_hint(last, known, "it is computed from")
         raise DefinitionError(
             "UNIT_TEST_INPUT_NOT_FOUND",
             f"{self.model.without_catalog} reads {len(names) or 'no'} inputs called {written}",
@@ -451,8 +451,3 @@ class _Run:
         expected = values(rows_after).plus(values(change.removed))
         actual = values(change.before).plus(values(change.added))
         self.checks.append(CheckedRows(Check.FOLLOWED, difference(expected, actual)))
-
-
-def _nearest(text: str, known: Sequence[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(text, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"

@@ -22,6 +22,7 @@ from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import expectation_counts, require_expectations_met
 from tautochrone.model import limits
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, worst_mode
+from tautochrone.model.counts import counted
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import ReasonCode
@@ -103,7 +104,7 @@ def find_rows(
     if matched_count != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
-            f"{table} should lose {count} rows and holds only {matched_count} of them",
+            f"{table} should lose {counted(count, 'row')} and holds only {matched_count} of them",
             hint="its old version stays; rebuild it with --full-refresh, and please report the query",
             sqlstate="XX000",
         )

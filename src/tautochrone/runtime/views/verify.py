@@ -17,6 +17,7 @@ from tautochrone.ingest.staging import align
 from tautochrone.meta import Store
 from tautochrone.model.auto_cdc import DELETE_COLUMN, SEQUENCE_COLUMN, TOMBSTONE_RETENTION, TRUNCATE_COLUMN
 from tautochrone.model.catalog import ReadPointServer
+from tautochrone.model.counts import counted
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.names import (
     CheckpointNumber,
@@ -174,7 +175,7 @@ def _why_unknown(
     counts = () if last is None else last.expectations
     late = sum(count.violations for count in counts if count.name == TOMBSTONE_RETENTION)
     if late:
-        return f"{late} events came too late for it, which the property {TOMBSTONE_RETENTION} says"
+        return f"{counted(late, 'event')} came too late for it, which the property {TOMBSTONE_RETENTION} says"
     # The store carries an older version of a table of files on, where the cut names none.
     if flow.file_tables and last is not None and last.reason.code in _READ_FILES:
         return f"it was computed from the files as they were then: {last.reason}"
