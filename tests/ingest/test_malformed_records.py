@@ -6,12 +6,16 @@ records.
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -158,12 +162,24 @@ def differences_when_set_aside(pipeline: Pipeline, cases: Sequence[Case]) -> lis
         expected = rows_of(read)
         actual = rows_of(pipeline.reader.sql(f"SELECT * FROM {case.name}"))
         wrong += [f"{case.name}: {actual} instead of {expected}"] if actual != expected else []
-        query = f"SELECT file, decode(value, 'utf-8') FROM {case.name}__quarantine"
-        set_aside = Counter(tuple(row) for row in pipeline.reader.sql(query).collect())
+        query = f"SELECT file, decode(value, 'utf-8'), line FROM {case.name}__quarantine"
+        bad = [tuple(row) for row in pipeline.reader.sql(query).collect()]
+        set_aside = Counter((file, text) for file, text, _ in bad)
+        wrong += [f"{case.name}: {each} is not on that line" for each in bad if not is_on_line(*each)]
         assert counted(happened, case.name).get("quarantined", 0) == set_aside.total()
         if set_aside != (records or Counter()):
             wrong.append(f"{case.name}: {set_aside} instead of {records}")
     return wrong
+
+
+def is_on_line(file: str, text: str, line: int | None) -> bool:
+    """Whether a file of a case has the text there; a text without a line must not be there once."""
+    content = Path(unquote(urlparse(file).path)).read_bytes()
+    opened = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(file).suffix, bytes)(content)
+    decoded = opened.decode(errors="replace")
+    if line is None:
+        return decoded.count(text) != 1
+    return "".join(re.split(r"(?<=\n)", decoded)[line - 1 :]).lstrip().startswith(text.lstrip())
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
@@ -270,7 +286,7 @@ def test_files_that_cannot_be_read_again_are_not_named_for_a_reason() -> None:
 
     frame: Any = SimpleNamespace(groupBy=gone)
     stream: Any = SimpleNamespace(
-        counts=lambda _query: CountedRecords(written=2), records=lambda *_args, **_named: [frame]
+        counts=lambda _query: CountedRecords(written=2), records=lambda *_args, **_named: [(frame, None)]
     )
     session: Any = object()
     emitted: list[Event] = []

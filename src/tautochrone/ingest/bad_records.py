@@ -176,11 +176,13 @@ class SetAside:
         records: how many they are.
         first: where the first of them is, for people.
         reason: why it is bad.
+        no_line: why the lines of some records of files are not known.
     """
 
     records: int
     first: str
     reason: Reason
+    no_line: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,7 @@ class BatchSplitter:
             "reason",
             sf.lit(self.flow).alias("flow"),
             sf.lit(batch_id).cast("bigint").alias("batch"),
+            sf.lit(None).cast("bigint").alias("line"),
         )
         staged = self.quarantine.stage(self.quarantine.fork(), rows)
         if staged.rows != len(bad_records):

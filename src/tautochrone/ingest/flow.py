@@ -464,5 +464,6 @@ class FlowQuery(SparkQuery):
                 quarantine_table=str(self.committer.quarantine_table.name),
                 reason=set_aside.reason,
                 first=set_aside.first,
+                no_line=set_aside.no_line,
             )
         )

@@ -1,8 +1,8 @@
 """Records of a flow's files that do not parse: counted with each batch, or set aside in its quarantine table.
 
     1. the batch's good rows are staged, and Spark counts meanwhile    2. are there records to set aside?
-    3. the batch's files are read again, only such records are kept    4. they are staged, and committed with
-       the good rows (`ingest.committer`)
+    3. the batch's files are read again, only such records are kept    4. their lines are looked up
+    5. they are staged, and committed with the good rows (`ingest.committer`)
 
 Spark counts while it reads, so a batch without such records is read once.
 """
@@ -28,6 +28,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, QUARANTINE_SCHEMA
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.sources.malformed import CountedRecords, CountedStream, counted_stream, records_by_file
+from tautochrone.spark.sources.record_lines import TextLayout, with_lines
 
 __all__ = ["MalformedRecords", "counted_violations"]
 
@@ -78,7 +79,7 @@ class MalformedRecords:
         if not counts.written and not counts.dropped:
             return counts
         assert self._session is not None
-        frames = self._stream.records(self._session, query, set_aside=False)
+        frames = [rows for rows, _ in self._stream.records(self._session, query, set_aside=False)]
         try:
             files = records_by_file(reduce(DataFrame.unionByName, frames)) if frames else {}
             return replace(counts, files=files)
@@ -99,7 +100,10 @@ class MalformedRecords:
         assert self._stream is not None
         assert self._session is not None
         assert self.quarantine is not None
-        frames = self._stream.records(self._session, query)
+        frames = [
+            _with_lines(self._session, rows, layout)
+            for rows, layout in self._stream.records(self._session, query)
+        ]
         # Of files that are read again, once: the first record is named, and all are written.
         records = reduce(DataFrame.unionByName, frames).localCheckpoint(eager=True)
         staged = self.quarantine.stage(self.quarantine.fork(), _quarantined(records, self.flow, batch_id))
@@ -112,10 +116,25 @@ class MalformedRecords:
                 hint="files were changed while the batch read them; the batch is tried again",
                 retryable=True,
             )
-        first = records.select("file", _reason().alias("reason")).first()
+        without = records.groupBy("no_line").agg(sf.count("file").alias("n")).orderBy(sf.desc("n")).collect()
+        unknown = {row["no_line"]: row["n"] for row in without if row["no_line"] is not None}
+        first = (
+            records.orderBy("file", sf.col("line").asc_nulls_last())
+            .select("file", "line", "record", _reason().alias("reason"))
+            .first()
+        )
         assert first is not None
-        reason = Reason.of(ReasonCode.RECORD_FAILED, error_class=_ERROR_CLASS, text=first["reason"])
-        set_aside = SetAside(staged.rows, f"file {first['file']}", reason)
+        line = "" if first["line"] is None else f", line {first['line']:,}"
+        set_aside = SetAside(
+            staged.rows,
+            f"file {first['file']}{line}",
+            Reason.of(ReasonCode.RECORD_FAILED, error_class=_ERROR_CLASS, text=first["reason"]),
+            None
+            if not unknown
+            else Reason.of(
+                ReasonCode.LINES_NOT_KNOWN, records=sum(unknown.values()), text=next(iter(unknown))
+            ),
+        )
         return staged, set_aside, records_by_file(records)
 
     def report(self, counts: CountedRecords, batch_id: int) -> None:
@@ -142,6 +161,17 @@ def counted_violations(counts: CountedRecords) -> Mapping[str, int]:
     return {name: count for name, count in named.items() if count}
 
 
+def _with_lines(session: SparkSession, rows: DataFrame, layout: TextLayout) -> DataFrame:
+    """The records with their lines, or with the reason why no line is known."""
+    records = rows.localCheckpoint(eager=True)
+    try:
+        return with_lines(session, records, layout).localCheckpoint(eager=True)
+    except (PySparkException, Py4JJavaError) as error:
+        # A file that cannot be read as text costs numbers, not a batch whose records are there.
+        text = f"the file could not be read as text: {problem_of(error).message}"
+        return records.select("*", sf.lit(None).cast("bigint").alias("line"), sf.lit(text).alias("no_line"))
+
+
 def _reason() -> Column:
     no_value = sf.concat(sf.lit("the record does not parse: no value for "), sf.col("missing"))
     return sf.when(sf.col("missing") != "", no_value).otherwise("the record does not parse")
@@ -156,6 +186,7 @@ def _quarantined(records: DataFrame, flow: str, batch_id: int) -> DataFrame:
         "reason": _reason(),
         "flow": sf.lit(flow),
         "batch": sf.lit(batch_id),
+        "line": sf.col("line"),
     }
     columns = StructType.fromDDL(QUARANTINE_SCHEMA)
     assert isinstance(columns, StructType)

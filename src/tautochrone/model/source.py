@@ -343,7 +343,7 @@ MALFORMED_DROPPED = "tautochrone.malformed-records-dropped"
 QUARANTINE_SCHEMA = """
     topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>, file STRING,
-    error_class STRING, reason STRING, flow STRING, batch BIGINT
+    error_class STRING, reason STRING, flow STRING, batch BIGINT, line BIGINT
 """
 """A record as the topic or the file holds it, why it is bad, and which batch of which flow met it."""
 

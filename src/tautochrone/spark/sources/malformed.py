@@ -30,6 +30,7 @@ from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, replace_leav
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items, kind, walk, walk_with_subqueries
 from tautochrone.spark.sources.files import FileSource
+from tautochrone.spark.sources.record_lines import TextLayout
 from tautochrone.spark.sources.registry import is_stream_leaf, source_of
 from tautochrone.spark.sources.spark_source import with_field
 from tautochrone.spark.sources.stream_as_batch import renamed
@@ -85,6 +86,7 @@ class _Reader:
         metric: the name under which Spark counts.
         fate: what becomes of a record that does not parse, a field of `CountedRecords`.
         data_columns: the columns that are in the files, but for the corrupt one.
+        layout: of its files.
     """
 
     leaf: JavaObject
@@ -93,6 +95,7 @@ class _Reader:
     metric: str
     fate: str
     data_columns: frozenset[str]
+    layout: TextLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,9 @@ class CountedStream:
 
     def records(
         self, session: SparkSession, query: StreamingQuery, *, set_aside: bool = True
-    ) -> list[DataFrame]:
+    ) -> list[tuple[DataFrame, TextLayout]]:
         """What did not parse of the running batch, read again: the columns `file`, `record` and `missing`,
-        the names of the columns that have no value.
+        the names of the columns that have no value; with the layout of the files.
 
         Args:
             session: in which the query was evaluated.
@@ -142,7 +145,7 @@ class CountedStream:
             # Nothing is read of a source that has no files in this batch.
             if (reader.fate == "set_aside") is set_aside and read:
                 frames += [
-                    _malformed(_as_batch(session, node.child()), reader, read)
+                    (_malformed(_as_batch(session, node.child()), reader, read), reader.layout)
                     for node in walk(execution.analyzed())
                     if _counts(node, reader.metric)
                 ]
@@ -310,8 +313,21 @@ def _reader(session: SparkSession, source: FileSource, metric: str, *, set_aside
     fate = "set_aside" if set_aside else "dropped" if mode == "dropmalformed" else "written"
     columns = [str(column.name()) for column in items(counted.output())]
     # The columns of partitions, and the metadata, follow those that are in the files.
-    data_columns = columns if is_there else columns[: columns.index(name)]
-    return _Reader(leaf, counted, name, metric, fate, frozenset(data_columns) - {name, "_metadata"})
+    in_files = columns if is_there else columns[: columns.index(name)]
+    data_columns = frozenset(in_files) - {name, "_metadata"}
+    return _Reader(leaf, counted, name, metric, fate, data_columns, _layout(source))
+
+
+def _layout(source: FileSource) -> TextLayout:
+    options = {option.lower(): value for option, value in source.options().items()}
+    file_format = _text_format(source)
+    return TextLayout(
+        spans_lines=file_format == "xml" or options.get("multiline", "").strip().lower() == "true",
+        has_header=file_format == "csv" and options.get("header", "").strip().lower() == "true",
+        encoding=options.get("encoding", options.get("charset")),
+        line_separator=options.get("linesep"),
+        storage={name: value for name, value in source.options().items() if name.lower().startswith("fs.")},
+    )
 
 
 def _replaced(session: SparkSession, reader: _Reader, *, counts: bool) -> JavaObject:
