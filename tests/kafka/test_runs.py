@@ -10,6 +10,11 @@ import pytest
 from tests.support.harness import Pipeline
 from tests.support.kafka import KafkaBroker
 
+from tautochrone.app.stores import existing_store
+from tautochrone.app.unchanged import last_run, run_and_remember, since_last_run
+from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.loop.run import Run
+
 from .conftest import ROWS, Topic, events
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -35,6 +40,30 @@ def test_one_shot_runs(pipeline: Pipeline, topic: Topic) -> None:
     # No row is read again when the topic has no new records either.
     shutil.rmtree(storage / "_checkpoints")
     assert pipeline.run().checkpoints == []
+
+
+def test_what_came_since_the_last_run_is_known_without_spark(pipeline: Pipeline, topic: Topic) -> None:
+    topic.produce(10)
+    settings = pipeline.settings
+    with pipeline.opened() as (job, _):
+        run_and_remember(job, "program", Run(job), lambda _event: None)
+    assert last_run(settings, "program") is None, "a run starts Spark to ask the topic"
+
+    def news() -> Reason | None:
+        with existing_store(settings) as store:
+            (status,) = store.jobs.states()
+        return since_last_run(settings, status)
+
+    before = news()
+    assert before is not None
+    assert before.code is ReasonCode.NOTHING_SINCE_LAST_RUN, before
+    topic.produce(7)
+    after = news()
+    assert after is not None
+    assert (after.code, after.params) == (
+        ReasonCode.RECORDS_SINCE_LAST_RUN,
+        {"records": 7, "topics": topic.name},
+    )
 
 
 def test_a_limit_from_outside_the_definitions(pipeline: Pipeline, topic: Topic) -> None:

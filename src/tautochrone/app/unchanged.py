@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from threading import Lock
@@ -33,8 +33,9 @@ from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.run_report import RunEnd
+from tautochrone.model.source_position import SparkPosition
 from tautochrone.project.readable_code import files_read
 from tautochrone.project.spec import INVARIANTS_FOLDER
 
@@ -72,6 +73,7 @@ _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID",
 """Environment variables that differ between two starts of the same command."""
 _OF_RESTARTS = "_TAUT_"
 _FILES_IN = "files in "
+_TOPIC = "topic "
 _OF_MAINTENANCE = frozenset(
     {
         *("last-updated-ms", "metadata-log", "snapshots", "snapshot-log", "refs"),
@@ -93,6 +95,9 @@ class LastRun:
         until_ms: when it is no longer valid, in epoch milliseconds.
         size: of the files in the folders, in bytes.
         took_ms: how long the last run took that started Spark, without the start.
+        obstacle: why it cannot be told without Spark that nothing is new, as text; None: it can.
+        unknown: why only a run can tell what came into its sources, as text; None: `since_last_run` can.
+        topics: by the brokers, of each topic and partition (as text) the offset of the next record to read.
     """
 
     program: str
@@ -105,6 +110,9 @@ class LastRun:
     until_ms: int
     size: int
     took_ms: int
+    obstacle: str | None = None
+    unknown: str | None = None
+    topics: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +127,11 @@ class _Folders:
 class _Watched:
     """What a run depends on, as it was before the run."""
 
-    program: str
+    program: str | Reason
     folders: _Folders
     tables: Mapping[str, str]
+    obstacle: Reason | None
+    unknown: Reason | None
 
 
 def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: events.Emit) -> RunState:
@@ -131,8 +141,9 @@ def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: even
         program: of `program_of`, from before the definitions were loaded.
     """
     watched, started = _watch(job, program), time.monotonic()
-    if isinstance(watched, Reason):
-        emit(events.RunNotRemembered(reason=watched))
+    obstacle = watched if isinstance(watched, Reason) else watched.obstacle
+    if obstacle is not None:
+        emit(events.RunNotRemembered(reason=obstacle))
     state = execution.once()
     if isinstance(watched, _Watched) and state == "COMPLETED":
         _remember(job, watched, round((time.monotonic() - started) * 1000))
@@ -144,8 +155,13 @@ def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
     newest = store.checkpoints.latest_published(job.name)
     if newest is None:
         return
+    try:
+        topics = _positions_in_topics(job)
+    except TautochroneError:
+        topics = None
+    unknown = None if watched.unknown is None else str(watched.unknown)
     last = LastRun(
-        program=watched.program,
+        program=str(watched.program),
         incarnation=store.incarnation,
         fence=int(job.journal.fence),
         checkpoint=int(newest.number),
@@ -155,6 +171,9 @@ def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
         until_ms=_now_ms() + _VALID_MS,
         size=watched.folders.size,
         took_ms=took_ms,
+        obstacle=None if watched.obstacle is None else str(watched.obstacle),
+        unknown="a flow has no position in its topics" if topics is None else unknown,
+        topics=topics or {},
     )
     _write(_file_of(job.settings), last)
 
@@ -169,13 +188,16 @@ class News(Enum):
 
 
 def last_run(settings: Settings, program: str | Reason) -> LastRun | None:
-    """The last run, if it is remembered and was one of the same definitions, settings and environment.
+    """The last run, if it is remembered and was one of the same definitions, settings and environment, and
+    what is new is known without Spark.
 
     Args:
         program: of `program_of`.
     """
     last = _read(_file_of(settings))
-    return last if last and _now_ms() < last.until_ms and program == last.program else None
+    if last is None or last.obstacle is not None:
+        return None
+    return last if _now_ms() < last.until_ms and program == last.program else None
 
 
 def end_without_news(settings: Settings, last: LastRun, ownership: Ownership, emit: events.Emit) -> News:
@@ -236,7 +258,7 @@ def has_same_definitions(store: Store, settings: Settings, program: str) -> bool
         program: of `program_of`.
     """
     last = _read(_file_of(settings))
-    if last is None or last.program != program or store.incarnation != last.incarnation:
+    if last is None or last.obstacle or last.program != program or store.incarnation != last.incarnation:
         return False
     newest = store.checkpoints.latest_published(settings.job)
     fence = int(store.jobs.newest_fence(settings.job))
@@ -287,7 +309,7 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
         return None
     last = _read(_file_of(settings))
     if last is None:
-        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it reads more than folders of files, or failed")
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it failed, or its storage is not a local folder")
     if last.fence != job.fence:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="another run or command had the job since")
     try:
@@ -297,9 +319,39 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=f"{type(error).__name__}: {error}")
     changed = [folder for folder in last.folders if now.get(folder) != last.folders[folder]]
     changed += [table for table in last.tables if tables.get(table) != last.tables[table]]
-    if not changed:
-        return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
-    return Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))
+    news = [Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))] if changed else []
+    news += _news_of_topics(last.topics)
+    if news:
+        return joined_reasons(news)
+    if last.unknown is not None:
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=last.unknown)
+    return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
+
+
+def _news_of_topics(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[Reason]:
+    """What came into the topics behind the positions in them, and of which that is not known."""
+    from tautochrone.sources.kafka_offsets import end_offsets
+
+    news: list[Reason] = []
+    came: dict[str, int] = {}
+    for brokers, positions in topics.items():
+        try:
+            ends = end_offsets(brokers, positions)
+        except TautochroneError as error:
+            news.append(Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=error.message))
+            continue
+        for topic, offsets in positions.items():
+            now = ends.get(topic, {})
+            if any(now.get(partition, -1) < offset for partition, offset in offsets.items()):
+                cause = f"topic {topic} was removed or created anew"
+                news.append(Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=cause))
+            elif (records := sum(end - offsets.get(partition, 0) for partition, end in now.items())) > 0:
+                came[topic] = came.get(topic, 0) + records
+    if came:
+        names = ", ".join(sorted(came))
+        reason = Reason.of(ReasonCode.RECORDS_SINCE_LAST_RUN, records=sum(came.values()), topics=names)
+        news.insert(0, reason)
+    return news
 
 
 class SinceLastRun:
@@ -332,20 +384,57 @@ class SinceLastRun:
 
 
 def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
-    """What a run that begins depends on; or why that is not known without Spark."""
-    reason = program if isinstance(program, Reason) else _why_not_watched(job)
-    if reason is not None:
-        return reason
-    flows = [flow for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
-    folders = {name.removeprefix(_FILES_IN) for flow in flows for name in flow.sources}
+    """What a run that begins depends on, as far as that is known without Spark; or why nothing of it is."""
+    obstacle = program if isinstance(program, Reason) else _why_not_watched(job)
+    sources = {name for flow in _ingestion_flows(job) for name in flow.sources}
+    folders = {name.removeprefix(_FILES_IN) for name in sources if _is_local_folder(name)}
     try:
         tables = _states(job.settings, job.external_tables())
-        return _Watched(str(program), _folders_now(folders), tables)
+        unknown = _unknown_source(job, asks_topics=True)
+        return _Watched(program, _folders_now(folders), tables, obstacle, unknown)
     except (OSError, TautochroneError) as error:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"{type(error).__name__}: {error}")
 
 
+def _ingestion_flows(job: Job) -> list[ResolvedFlow]:
+    return [flow for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
+
+
+def _positions_in_topics(job: Job) -> dict[str, dict[str, dict[str, int]]] | None:
+    """By brokers, topic and partition how far flows have read; of several the one behind. None where a
+    flow has no position."""
+    from tautochrone.ingest.folder_decision import source_offsets
+
+    positions: dict[str, dict[str, dict[str, int]]] = {}
+    for flow in _ingestion_flows(job):
+        names = [name.removeprefix(_TOPIC).partition(" of ") for name in flow.sources if _is_topic(name)]
+        if not names:
+            continue
+        table = job.tables.get(flow.flow.target)
+        commit_metadata = None if table is None else table.fork().commit_metadata
+        position = None if commit_metadata is None else commit_metadata.positions.get(flow.flow.name)
+        if not isinstance(position, SparkPosition):
+            return None
+        by_source = [_offsets(text) for text in source_offsets(position.offsets)]
+        for topic, _, brokers in names:
+            known = positions.setdefault(brokers, {}).setdefault(topic, {})
+            for offsets in by_source:
+                for partition, offset in offsets.get(topic, {}).items():
+                    known[partition] = min(offset, known.get(partition, offset))
+    return positions
+
+
+def _offsets(text: str) -> dict[str, dict[str, int]]:
+    """Those of Kafka by topic and partition; other sources have other texts."""
+    with suppress(ValueError):
+        offsets = json.loads(text)
+        if isinstance(offsets, dict):
+            return {topic: parts for topic, parts in offsets.items() if isinstance(parts, dict)}
+    return {}
+
+
 def _why_not_watched(job: Job) -> Reason | None:
+    """Why it cannot be told without Spark that a run would have nothing to do."""
     from tautochrone.runtime.job.topology import declared_sinks
 
     settings, topology = job.settings, job.topology
@@ -355,15 +444,21 @@ def _why_not_watched(job: Job) -> Reason | None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"target {settings.target.roots_from}")
     if job.definitions.sinks or declared_sinks(topology, settings.sinks):
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="a sink")
+    return _unknown_source(job, asks_topics=False)
+
+
+def _unknown_source(job: Job, *, asks_topics: bool) -> Reason | None:
+    """A source of which only Spark knows what is in it; `asks_topics`: topics are asked for their offsets."""
+    topology = job.topology
     for table in job.graph.order:
         for flow in topology.flows(table):
-            source = _unwatched_source(flow, is_view=topology.is_view(table))
+            source = _unwatched_source(flow, is_view=topology.is_view(table), asks_topics=asks_topics)
             if source is not None:
                 return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=source)
     return None
 
 
-def _unwatched_source(flow: ResolvedFlow, *, is_view: bool) -> str | None:
+def _unwatched_source(flow: ResolvedFlow, *, is_view: bool, asks_topics: bool) -> str | None:
     inputs = flow.inputs
     if inputs.unversioned or inputs.clocks:
         return ", ".join([*inputs.unversioned, *("the time" for _ in sorted(map(str, inputs.clocks))[:1])])
@@ -376,7 +471,17 @@ def _unwatched_source(flow: ResolvedFlow, *, is_view: bool) -> str | None:
         return "a stream with state"
     if inputs.external_streams and not flow.sources:
         return "a stream"
-    return next((source for source in sorted(flow.sources) if not _is_local_folder(source)), None)
+    unwatched = (
+        source
+        for source in sorted(flow.sources)
+        if not (_is_local_folder(source) or (asks_topics and _is_topic(source)))
+    )
+    return next(unwatched, None)
+
+
+def _is_topic(source: str) -> bool:
+    """Whether a source is one topic, and not a pattern of their names."""
+    return source.startswith(_TOPIC) and not source.startswith(f"{_TOPIC}pattern ")
 
 
 def _is_local_folder(source: str) -> bool:

@@ -1,0 +1,64 @@
+"""How far topics go, asked without Spark and without a login."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from tautochrone.errors import EnvironmentProblemError, SourceUnreachableError
+
+__all__ = ["end_offsets"]
+
+_log = logging.getLogger(__name__)
+_TIMEOUT_S = 2.0
+
+
+def end_offsets(brokers: str, topics: Collection[str]) -> dict[str, dict[str, int]]:
+    """Topic → partition (as text) → the offset of the next record that is written. Topics that are not there
+    are left out.
+
+    Args:
+        brokers: `host:port`, several with commas.
+        topics: their names.
+
+    Raises:
+        SourceUnreachableError: `KAFKA_NOT_ASKED`, also by brokers that want a login.
+        EnvironmentProblemError: `KAFKA_CLIENT_MISSING`.
+
+    >>> end_offsets("kafka:9092", ["orders"])  # doctest: +SKIP
+    {'orders': {'0': 1200, '1': 1187}}
+    """
+    try:
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient, OffsetSpec
+    except ImportError as error:
+        raise EnvironmentProblemError(
+            "KAFKA_CLIENT_MISSING",
+            "Topics cannot be asked without Spark: confluent-kafka is not installed",
+            hint="pip install 'tautochrone[kafka]'",
+        ) from error
+    settings = {"bootstrap.servers": brokers, "socket.timeout.ms": int(_TIMEOUT_S * 1000)}
+    admin: Any = AdminClient({**settings, "error_cb": lambda _error: None}, logger=_log)
+    try:
+        described = [
+            admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic) for topic in sorted(topics)
+        ]
+        requested = {
+            TopicPartition(each.topic, partition): OffsetSpec.latest()
+            for each in described
+            if each is not None and each.error is None
+            for partition in each.partitions
+        }
+        ends: dict[str, dict[str, int]] = {}
+        if requested:
+            for partition, future in admin.list_offsets(requested, request_timeout=_TIMEOUT_S).items():
+                ends.setdefault(partition.topic, {})[str(partition.partition)] = future.result().offset
+        return ends
+    except KafkaException as error:
+        raise SourceUnreachableError(
+            "KAFKA_NOT_ASKED",
+            f"Kafka at {brokers} does not answer without a login: {error.args[0].str()}",
+            hint="is the broker up? `taut run` asks with the options of the flow",
+            retryable=True,
+        ) from error
