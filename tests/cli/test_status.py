@@ -16,7 +16,7 @@ from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.run_report import FlowSource, RunReport, SourceKind
+from tautochrone.model.run_report import FlowSource, Quarantine, RunReport, SourceKind, Work, WorkPhase
 from tautochrone.model.source import KeptLog, SkippedFiles, SkipReason
 
 VIEW = TableName("lake", ("default",), "totals")
@@ -256,3 +256,43 @@ def test_cost_of_a_dataset(run: Callable[..., str], capsys: pytest.CaptureFixtur
     with pytest.raises(AssertionError):
         run("status", "total", "--cost")
     assert "[DATASET_NOT_FOUND]" in capsys.readouterr().err
+
+
+def test_a_near_name_is_suggested(
+    run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for typed, hint in {"totls": "did you mean totals?", "xyz": "there are lake.default.totals"}.items():
+        assert main(["status", typed, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 1
+        assert hint in capsys.readouterr().err
+
+
+def test_what_a_run_does_and_where_its_last_bad_record_is(
+    run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quarantine = Quarantine(
+        table=f"{VIEW}__quarantine",
+        records=3,
+        reason=unclassified("no number"),
+        last_ms=59_000,
+        first="file file:/in/a.csv, line 17",
+    )
+    work = Work(
+        phase=WorkPhase.REFRESHING,
+        since_ms=6_000,
+        checkpoint=3,
+        done=1,
+        total=2,
+        refreshing={str(VIEW): 48_000},
+    )
+    with MetaStore.open(f"sqlite:///{tmp_path}/storage/meta.db", clock=lambda: 60_000) as store:
+        fence = store.jobs.newest_fence("shop")
+        report = RunReport(quarantines={str(VIEW): quarantine}, work=work)
+        store.jobs.heartbeat("shop", fence, 10**15, report=report)
+    shown = run("status")
+    where = "file file:/in/a.csv, line 17: no number"
+    assert f"totals: bad records set aside, the last at 1970-01-01T00:00:59.000Z: {where}" in shown
+    entry, job = map(json.loads, run("status", "--json").splitlines())
+    assert entry["bad_record"] == where
+    assert (job["work"]["phase"], job["work"]["refreshing"]) == ("refreshing", {str(VIEW): 48_000})
+    main(["status", "--spec", str(tmp_path / "spark-pipeline.yml")])
+    assert "job shop: refreshing checkpoint 3 for" in capsys.readouterr().err

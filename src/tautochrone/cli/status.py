@@ -22,12 +22,15 @@ from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.auto_cdc import EVENTS_SET_ASIDE
 from tautochrone.model.checkpoint import RefreshRecord
+from tautochrone.model.counts import counted
 from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
-from tautochrone.model.jobs import JobStatus, Liveness
+from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import reason_fields
+from tautochrone.model.run_report import Quarantine
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, quarantine_of
 from tautochrone.rest_catalog.metadata import metadata_source
@@ -57,7 +60,12 @@ def status(arguments: argparse.Namespace) -> int:
         if arguments.name:
             statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
             if not statuses:
-                raise MetaError("DATASET_NOT_FOUND", f"No dataset is called {arguments.name}")
+                known = [entry.dataset for entry in all_statuses]
+                raise MetaError(
+                    "DATASET_NOT_FOUND",
+                    f"No dataset is called {arguments.name}",
+                    hint=near_names_hint(arguments.name, known, "there are", "`taut run` registers datasets"),
+                )
         if arguments.cost:
             return _costs(store, arguments)
         jobs, alarms = store.jobs.states(), store.alarms.current()
@@ -69,8 +77,16 @@ def status(arguments: argparse.Namespace) -> int:
         sink_lines = [] if arguments.name else _sink_lines(store)
         table_ids = {} if arguments.name else store.datasets.retired_table_ids()
         pending = () if arguments.name else store.datasets.pending_changes()
-        totals = {entry.dataset: entry for entry in store.history.totals(store.now_ms() - _DAY_MS)}
-    lines = [_dataset_line(entry, bad_records, totals.get(entry.dataset)) for entry in statuses]
+        now_ms = store.now_ms()
+        totals = {entry.dataset: entry for entry in store.history.totals(now_ms - _DAY_MS)}
+    last_bad = quarantines_of(jobs)
+    lines = [
+        {
+            **_dataset_line(entry, bad_records, totals.get(entry.dataset)),
+            "bad_record": last_bad[str(entry.dataset)].text if str(entry.dataset) in last_bad else None,
+        }
+        for entry in statuses
+    ]
     quarantines = ("quarantined",) if bad_records else ()
     skips = ("skipped",) if any(entry.skipped for entry in statuses) else ()
     # A job is ahead of what readers see only where several jobs share a checkpoint.
@@ -80,7 +96,7 @@ def status(arguments: argparse.Namespace) -> int:
     columns = ("dataset", "kind", "state", "checkpoint", *ahead, "mode", "lag", *counts, "error")
     if not arguments.json:
         say_sinks_are_off(settings)
-        _show_jobs(jobs, statuses, settings)
+        _show_jobs(jobs, statuses, settings, now_ms)
         _show_alarms(alarms)
     shown = lines if arguments.json else map(_with_lag, lines)
     show(shown, columns, as_json=arguments.json, empty="no dataset is registered")
@@ -90,6 +106,7 @@ def status(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         _show_skipped(statuses)
         _show_expectations(statuses)
+        _show_quarantines(statuses, last_bad)
     left = [name for name, identity in table_ids.items() if _is_left(settings.catalog, name, identity)]
     _show_retired(left, pending, as_json=arguments.json)
     _show_sinks(sink_lines, as_json=arguments.json)
@@ -97,8 +114,11 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus], settings: Settings) -> None:
-    """A line for each job with datasets, unless it runs. That one is not running is part of the answer."""
+def _show_jobs(
+    jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus], settings: Settings, now_ms: int
+) -> None:
+    """A line for each job with datasets that does not run, or works. That one is not running is part of the
+    answer."""
     shown = {status.job for status in statuses}
     for job in jobs:
         words = last_words(job)
@@ -109,6 +129,8 @@ def _show_jobs(jobs: Iterable[JobStatus], statuses: Iterable[DatasetStatus], set
             state = "is NOT RUNNING since" if job.liveness is Liveness.STOPPED else "FAILED at"
             answer().write(f"job {job.name} {state} {seen}: {words.process}\n")
             show_last_words(words.error, words.hint, words.lines, words.command)
+        elif job.work is not None:
+            sys.stderr.write(f"job {job.name}: {job.work.text(now_ms)}\n")
         elif job.liveness is Liveness.ENDED:
             since = since_last_run(settings, job)
             news = "" if since is None else f"; {since}"
@@ -136,6 +158,7 @@ def _job_line(job: JobStatus, settings: Settings) -> dict[str, object]:
         "liveness": str(job.liveness),
         "seen_at": iso_timestamp(job.seen_ms),
         "last_words": None if words is None else asdict(words),
+        "work": None if job.work is None else asdict(job.work),
         "sources": flow_sources(job),
         **reason_fields("since_last_run", since_last_run(settings, job)),
     }
@@ -145,7 +168,7 @@ def _show_alarms(alarms: Sequence[Alarm]) -> None:
     """How many there are; `taut alarms` says which."""
     shown = [alarm for alarm in alarms if alarm.rule is not AlarmRule.JOB_NOT_RUNNING]
     if shown:
-        number = f"{len(shown)} alarm{'' if len(shown) == 1 else 's'}"
+        number = counted(len(shown), "alarm")
         names = ", ".join(f"{alarm.rule} {alarm.subject}" for alarm in shown[:_ALARMS])
         answer().write(f"{number}: {names}{', …' if len(shown) > _ALARMS else ''}; see `taut alarms`\n")
 
@@ -228,8 +251,8 @@ def _show_skipped(statuses: Sequence[DatasetStatus]) -> None:
                 else ""
             )
             answer().write(
-                f"{status.dataset}: flow {skipped.flow} skipped {skipped.count} files ({skipped.reason}): "
-                f"{', '.join(skipped.paths)}{more}\n"
+                f"{status.dataset}: flow {skipped.flow} skipped {counted(skipped.count, 'file')} "
+                f"({skipped.reason}): {', '.join(skipped.paths)}{more}\n"
             )
 
 
@@ -240,19 +263,27 @@ def _violations(status: DatasetStatus) -> int | None:
 
 
 _COUNTED = {
-    MALFORMED_WRITTEN: "records of files did not parse (rows with NULL)",
-    MALFORMED_DROPPED: "records of files did not parse (dropped by the reader)",
-    EVENTS_SET_ASIDE: "events have no key or no sequence value (not merged)",
+    MALFORMED_WRITTEN: ("record", "of files did not parse (rows with NULL)"),
+    MALFORMED_DROPPED: ("record", "of files did not parse (dropped by the reader)"),
+    EVENTS_SET_ASIDE: ("event", "without a key or a sequence value (not merged)"),
 }
 
 
 def _show_expectations(statuses: Sequence[DatasetStatus]) -> None:
     for status in statuses:
         for count in status.expectations:
-            what = _COUNTED.get(count.name, f"rows violate {count.name!r} ({count.action})")
-            answer().write(
-                f"{status.dataset}: {count.violations} {what}, {count.change:+} by the last change\n"
-            )
+            verb = "violates" if count.violations == 1 else "violate"
+            noun, what = _COUNTED.get(count.name, ("row", f"{verb} {count.name!r} ({count.action})"))
+            number = counted(count.violations, noun)
+            answer().write(f"{status.dataset}: {number} {what}, {count.change:+} by the last change\n")
+
+
+def _show_quarantines(statuses: Sequence[DatasetStatus], known: Mapping[str, Quarantine]) -> None:
+    """Of each dataset, where the first bad record of its last batch with some is."""
+    for status in statuses:
+        if (quarantine := known.get(str(status.dataset))) is not None:
+            at = iso_timestamp(quarantine.last_ms)
+            answer().write(f"{status.dataset}: bad records set aside, the last at {at}: {quarantine.text}\n")
 
 
 def _costs(store: Store, arguments: argparse.Namespace) -> int:
@@ -463,7 +494,7 @@ def sinks(arguments: argparse.Namespace) -> int:
                 raise SinkError(
                     "SINK_NOT_FOUND",
                     f"No sink is called {arguments.forget}",
-                    hint="known sinks: " + (", ".join(known) or "none"),
+                    hint=near_names_hint(arguments.forget, known, "known sinks:"),
                     sqlstate="42704",
                 )
             store.deliveries.forget(arguments.forget)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.reason import Reason
-from tautochrone.model.run_report import RunEnd, RunReport
+from tautochrone.model.run_report import Quarantine, RunEnd, RunReport, Work
 
 __all__ = [
     "JOB_LEASE_MS",
@@ -20,6 +21,7 @@ __all__ = [
     "Part",
     "PublicationBlocker",
     "RunProcess",
+    "quarantines_of",
 ]
 
 JOB_LEASE_MS = 15_000
@@ -148,6 +150,11 @@ class JobStatus:
         return self.heartbeat_ms or self.started_ms
 
     @property
+    def work(self) -> Work | None:
+        """What it does now, if it runs and that takes more than a moment."""
+        return self.report.work if self.liveness is Liveness.RUNNING and self.report is not None else None
+
+    @property
     def command(self) -> str:
         """The command that goes on where the job stopped."""
         if self.report is None:
@@ -171,3 +178,9 @@ class JobProgress:
     finished_ms: int | None
     cpu_ms: int | None
     waits_for: str | None
+
+
+def quarantines_of(jobs: Iterable[JobStatus]) -> dict[str, Quarantine]:
+    """By the name of the dataset whose records are bad: what the newest run of its job set aside."""
+    reports = (job.report for job in jobs)
+    return {name: each for report in reports if report for name, each in report.quarantines.items()}

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tautochrone.errors import TautochroneError
 from tautochrone.model.alarms import AlarmLimits
+from tautochrone.model.durations import duration
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import KeptLog
 from tautochrone.redaction import redacted
@@ -25,7 +26,12 @@ __all__ = [
     "RunEnd",
     "RunReport",
     "SourceKind",
+    "Work",
+    "WorkPhase",
 ]
+
+_WORK_SHOWN = 3
+"""So many refreshes are named, those that began first."""
 
 
 class SourceKind(StrEnum):
@@ -87,12 +93,26 @@ class CaptureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Bad records that runs of the job wrote into a quarantine table; `reason` and `last_ms` of the last."""
+    """Bad records that runs of the job set aside.
+
+    Attributes:
+        table: has them.
+        records: how many they are.
+        reason: why the first one of the last batch is bad.
+        last_ms: when the last batch was reported.
+        first: where the first one of the last batch is, for people; None: the table says it.
+    """
 
     table: str
     records: int
     reason: Reason
     last_ms: int
+    first: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of the first one of the last batch: where it is and why it is bad."""
+        return str(self.reason) if self.first is None else f"{self.first}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +122,54 @@ class DiskSpace:
     path: str
     free_bytes: int
     total_bytes: int
+
+
+class WorkPhase(StrEnum):
+    """What a run does now."""
+
+    INGESTING = "ingesting"
+    REFRESHING = "refreshing"
+    CHECKING = "checking invariants"
+    PUBLISHING = "publishing"
+    DELIVERING = "delivering to sinks"
+    MAINTAINING = "maintaining tables"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a run has been doing for more than a moment.
+
+    Attributes:
+        since_ms: when the phase began.
+        checkpoint: that is refreshed, checked or published.
+        done, total: derived datasets of the job that have their outcome for it, and all of them.
+        refreshing: by dataset when its refresh began.
+    """
+
+    phase: WorkPhase
+    since_ms: int
+    checkpoint: int | None = None
+    done: int = 0
+    total: int = 0
+    refreshing: Mapping[str, int] = field(default_factory=dict)
+
+    def text(self, now_ms: int) -> str:
+        """For people; `now_ms` in epoch milliseconds.
+
+        >>> refreshing = {"lake.db.a": 50_000}
+        >>> work = Work(phase=WorkPhase.REFRESHING, since_ms=0, done=3, total=7, refreshing=refreshing)
+        >>> work.text(54_000)
+        'refreshing for 54 s: 3 of 7 refreshed, now lake.db.a (4 s)'
+        """
+        subject = "" if self.checkpoint is None else f" checkpoint {self.checkpoint}"
+        text = f"{self.phase}{subject} for {duration(max(0, now_ms - self.since_ms))}"
+        if self.phase is not WorkPhase.REFRESHING:
+            return text
+        oldest = sorted(self.refreshing.items(), key=lambda entry: entry[1])
+        shown = [f"{name} ({duration(max(0, now_ms - since_ms))})" for name, since_ms in oldest[:_WORK_SHOWN]]
+        more = f" and {len(oldest) - len(shown)} more" if len(oldest) > len(shown) else ""
+        now = f", now {', '.join(shown)}{more}" if shown else ""
+        return f"{text}: {self.done} of {self.total} refreshed{now}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +185,7 @@ class RunReport:
         quarantines: by the table whose records are bad.
         disk: None where the storage is not on a disk of the run's machine.
         limits: of the alarms, as the project sets them.
+        work: what it does now; None: nothing that takes more than a moment.
     """
 
     lines: tuple[str, ...] = ()
@@ -127,6 +196,7 @@ class RunReport:
     quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
     disk: DiskSpace | None = None
     limits: AlarmLimits = field(default_factory=AlarmLimits)
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

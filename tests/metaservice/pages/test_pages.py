@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from threading import Event
@@ -21,7 +22,8 @@ from tautochrone.metaservice.pages.graph import STATE_SHAPES
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
 from tautochrone.metaservice.pages.routes import _Count, _Counted
 from tautochrone.model.names import Fence, TableName, Version
-from tautochrone.model.run_report import CaptureReport, RunReport
+from tautochrone.model.reason import unclassified
+from tautochrone.model.run_report import CaptureReport, Quarantine, RunReport, Work, WorkPhase
 from tautochrone.model.sink import SinkDeclaration, SinkFlow
 from tautochrone.model.source import KeptLog
 
@@ -479,3 +481,34 @@ def test_until_when_a_database_keeps_the_log_of_a_capture(open_site: OpenSite) -
     capture = CaptureReport(source="erp", dataset="log", phase="streaming", kept=(kept,))
     site.store.jobs.heartbeat("shop", fence, report=RunReport(captures={"log": capture}))
     assert "bin.000007 kept until 2096-10-02 07:06:40 UTC at least" in get(site, "/sources").text
+
+
+def test_what_a_run_does_and_its_last_bad_record(open_site: OpenSite) -> None:
+    site = open_site("shop")
+    fence = site.store.jobs.newest_fence("shop")
+    number = site.store.checkpoints.open("shop", fence, NewCheckpoint({}, time.time_ns() // 10**6)).number
+    since_ms = site.store.now_ms() - 54_000
+    work = Work(
+        phase=WorkPhase.REFRESHING,
+        since_ms=since_ms,
+        checkpoint=number,
+        total=3,
+        refreshing={str(TOP): since_ms},
+    )
+    quarantine = Quarantine(
+        table="lake.shop.q", records=1, reason=unclassified("<b>"), last_ms=since_ms, first="line 17"
+    )
+    report = RunReport(work=work, quarantines={str(ORDERS): quarantine})
+    site.store.jobs.heartbeat("shop", fence, 900_000, report=report)
+    for path in ("/", "/checkpoints", "/jobs"):
+        text = get(site, path).text
+        expected = rf"shop: refreshing checkpoint {number} for 5\d s: 0 of 3 refreshed, now {TOP} \(5\d s\)"
+        assert re.search(expected, text), path
+    text = get(site, "/dataset", name=ORDERS).text
+    assert "1 record is set aside in lake.shop.q, the last" in text
+    assert "The first of the last batch: line 17: <b>" in text
+    # Before a checkpoint is open, the page of jobs says it.
+    work = Work(phase=WorkPhase.INGESTING, since_ms=since_ms)
+    site.store.checkpoints.abort("shop", fence, number)
+    site.store.jobs.heartbeat("shop", fence, 900_000, report=RunReport(work=work))
+    assert "ingesting for 5" in get(site, "/jobs").text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
-from tautochrone.model.run_report import FlowFailure, FlowSource, RunReport, SourceKind
+from tautochrone.model.run_report import FlowFailure, FlowSource, RunReport, SourceKind, Work, WorkPhase
 from tautochrone.model.source import KeptLog
 from tautochrone.redaction import keep_secret
 from tautochrone.runtime.job.monitor import RunMonitor
@@ -154,3 +155,41 @@ def test_sources_have_no_secrets() -> None:
     report = monitor.new_report()
     assert report is not None
     assert "a-very-secret-password" not in report.sources[0].name
+
+
+def test_only_work_that_takes_more_than_a_moment_is_reported() -> None:
+    clock = Clock()
+    monitor = RunMonitor(now_ms=clock)
+    monitor.new_report()
+
+    def work() -> Work | None:
+        report = monitor.new_report()
+        return None if report is None else report.work
+
+    for _ in range(3):
+        # A short checkpoint costs no write.
+        monitor.works(WorkPhase.REFRESHING, 7, 2)
+        for dataset in ("a", "b"):
+            monitor.refreshes(dataset)
+            clock.now_ms += 900
+            monitor.refreshed(dataset)
+        monitor.works(None)
+        assert monitor.new_report() is None
+    begun = clock.now_ms
+    monitor.works(WorkPhase.REFRESHING, 8, 2)
+    monitor.refreshes("a")
+    clock.now_ms += 2_000
+    monitor.refreshes("b")
+    expected = Work(
+        phase=WorkPhase.REFRESHING, since_ms=begun, checkpoint=8, total=2, refreshing={"a": begun}
+    )
+    assert work() == expected
+    assert monitor.new_report() is None
+    # A second call while it waits for other jobs goes on with it.
+    monitor.works(WorkPhase.REFRESHING, 8, 2)
+    monitor.refreshed("a")
+    assert work() == replace(expected, done=1, refreshing={})
+    monitor.works(WorkPhase.PUBLISHING, 8)
+    report = monitor.new_report()
+    assert report is not None
+    assert report.work is None

@@ -78,7 +78,7 @@ def test_events_are_set_aside(pipeline: Pipeline, capsys: pytest.CaptureFixture[
     assert main(["status", "--spec", str(pipeline.folder / "spark-pipeline.yml")]) == 0
     shown = capsys.readouterr().out
     for name in TARGETS:
-        assert f"lake.default.{name}: 4 events have no key or no sequence value" in shown
+        assert f"lake.default.{name}: 4 events without a key or a sequence value" in shown
     # What was set aside stays so without the setting.
     pipeline.write("tautochrone.toml", "")
     pipeline.reload()

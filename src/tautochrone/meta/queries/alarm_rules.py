@@ -255,7 +255,7 @@ def _quarantines(facts: Facts) -> Iterator[Condition]:
                     records=quarantine.records,
                     table=quarantine.table,
                     at=_time(quarantine.last_ms),
-                    text=str(quarantine.reason),
+                    text=quarantine.text,
                 ),
                 command=f'taut query "SELECT * FROM {table.without_catalog}"',
             )

@@ -18,6 +18,7 @@ from tautochrone.metaservice.last_words import last_words
 from tautochrone.model.jobs import Claim, JobState, JobStatus, Liveness, RunProcess
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, reason_fields
+from tautochrone.model.run_report import WorkPhase
 
 __all__ = [
     "Job",
@@ -46,6 +47,19 @@ class JobLastWords(BaseModel):
     command: str
 
 
+class JobWork(BaseModel):
+    """What a running job has been doing for more than a moment. `done` of `total` derived datasets have their
+    outcome for `checkpoint`; `refreshing` has when the refreshes that go on began. Times are epoch
+    milliseconds."""
+
+    phase: WorkPhase
+    since_ms: int
+    checkpoint: int | None
+    done: int
+    total: int
+    refreshing: dict[str, int]
+
+
 class Job(BaseModel):
     """A job. `alive`: it runs, and its lease has not ended; `liveness` is `not running` when it ended without
     saying so, `failed` when an error ended its last run or kept it from beginning. `target` is the checkpoint
@@ -66,6 +80,7 @@ class Job(BaseModel):
     target: int | None
     newest_done: int | None
     last_words: JobLastWords | None
+    work: JobWork | None = None
     since_last_run: str | None = None
     since_last_run_code: str | None = None
     since_last_run_params: dict[str, Any] | None = None
@@ -224,6 +239,7 @@ def _job(entry: JobEntry, status: JobStatus | None, since_last_run: SinceLastRun
         target=status.target if status else None,
         newest_done=status.newest_done if status else None,
         last_words=_last_words(status),
+        work=JobWork.model_validate(asdict(status.work)) if status and status.work else None,
         **reason_fields("since_last_run", None if status is None else since_last_run(status)),
         sources=sorted(map(str, entry.sources)),
         sinks=sorted(map(str, entry.sinks)),

@@ -37,8 +37,9 @@ from tautochrone.metaservice.pages.status import (
 )
 from tautochrone.model.alarms import AlarmRule
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
-from tautochrone.model.jobs import JobStatus, Liveness
+from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName
+from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason
 
 __all__ = ["add_pages"]
@@ -235,6 +236,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
             "records": records,
             "charts": [chart for chart in charts if chart is not None],
             "published": published,
+            "quarantine": quarantines_of(store.jobs.states()).get(str(table)),
         }
 
 
@@ -348,5 +350,5 @@ def _table_by_name(text: str, names: set[TableName]) -> TableName:
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"No job of this store writes or reads {text}",
-        hint="names are written catalog.database.table",
+        hint=near_names_hint(text, names, "names are written catalog.database.table:"),
     )

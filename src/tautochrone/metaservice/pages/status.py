@@ -161,7 +161,8 @@ def _waits_for(failure: Reason | None) -> TableName | None:
 class Progress:
     """An open checkpoint: `done` of `total` datasets have a version for it, `failed` have a failure.
 
-    `waiting` are the others, `parts` the parts of the jobs. `stuck`: there is an alarm about it.
+    `waiting` are the others, `parts` the parts of the jobs. `stuck`: there is an alarm about it. `works`: by
+    job what it does now.
     """
 
     line: CheckpointLine
@@ -172,6 +173,7 @@ class Progress:
     parts: tuple[JobProgress, ...]
     age_ms: int
     stuck: bool
+    works: Mapping[str, str] = field(default_factory=dict)
 
 
 def datasets_by_job(lines: Iterable[DatasetLine]) -> dict[str, set[TableName]]:
@@ -208,7 +210,13 @@ def progress_of(
     names = {name for job in taking_part for name in datasets.get(job, ())}
     done = names & store.checkpoints.versions_at(line.number).keys()
     failed = (names & store.checkpoints.failures_at(line.number).keys()) - done
-    age = max(0, time.time_ns() // 1_000_000 - line.cut_at_ms)
+    now_ms = time.time_ns() // 1_000_000
+    age = max(0, now_ms - line.cut_at_ms)
+    works = {
+        job.name: job.work.text(now_ms)
+        for job in store.jobs.states()
+        if job.work is not None and job.work.checkpoint == line.number
+    }
     return Progress(
         line=line,
         done=len(done),
@@ -218,4 +226,5 @@ def progress_of(
         waiting=tuple(sorted(names - done - failed)),
         age_ms=age,
         stuck=line.number in stuck,
+        works=works,
     )

@@ -25,6 +25,8 @@ from tautochrone.model.run_report import (
     FlowSource,
     Quarantine,
     RunReport,
+    Work,
+    WorkPhase,
 )
 from tautochrone.redaction import redacted
 
@@ -33,6 +35,8 @@ __all__ = ["RunMonitor"]
 _LINES = 12
 _LINE_LENGTH = 500
 _DISK_EVERY_S = 30.0
+_MOMENT_MS = 2_000
+"""Work that takes no longer is not reported."""
 
 
 class RunMonitor:
@@ -57,6 +61,7 @@ class RunMonitor:
         self._report = RunReport(limits=limits or AlarmLimits())
         self._sent: RunReport | None = None
         self._next_disk = 0.0
+        self._work: Work | None = None
 
     def begin(self, earlier: RunReport | None, flows: Collection[str], tables: Collection[TableName]) -> None:
         """Go on with what the last run of the job said about these flows and tables."""
@@ -100,11 +105,48 @@ class RunMonitor:
         with self._lock:
             self._forget_failure(flow)
 
+    def works(self, phase: WorkPhase | None, checkpoint: int | None = None, total: int = 0) -> None:
+        """The run begins a phase of its work; None: it waits for news.
+
+        Args:
+            phase: the new one. The one that runs already goes on.
+            checkpoint: what it is about.
+            total: the datasets to refresh.
+        """
+        with self._lock:
+            work = self._work
+            if phase is None:
+                self._work = None
+            elif work is None or (work.phase, work.checkpoint) != (phase, checkpoint):
+                self._work = Work(phase=phase, since_ms=self._now_ms(), checkpoint=checkpoint, total=total)
+
+    def refreshes(self, dataset: str) -> None:
+        """The refresh of a dataset begins."""
+        with self._lock:
+            if self._work is not None:
+                refreshing = {**self._work.refreshing, dataset: self._now_ms()}
+                self._work = replace(self._work, refreshing=refreshing)
+
+    def refreshed(self, dataset: str) -> None:
+        """The refresh of a dataset has ended, be it by an error."""
+        with self._lock:
+            if self._work is not None:
+                refreshing = {name: ms for name, ms in self._work.refreshing.items() if name != dataset}
+                self._work = replace(self._work, refreshing=refreshing, done=self._work.done + 1)
+
+    def _shown_work(self) -> Work | None:
+        """What is worth a write: the phases and refreshes of a short checkpoint are over before one reads."""
+        work, until_ms = self._work, self._now_ms() - _MOMENT_MS
+        if work is None or work.since_ms > until_ms:
+            return None
+        long = {name: since_ms for name, since_ms in work.refreshing.items() if since_ms <= until_ms}
+        return replace(work, refreshing=long)
+
     def new_report(self) -> RunReport | None:
         """The report; None when the last one says the same."""
         with self._lock:
             self._look_at_disk()
-            report = replace(self._report, lines=tuple(self._lines))
+            report = replace(self._report, lines=tuple(self._lines), work=self._shown_work())
             if report == self._sent:
                 return None
             self._sent = report
@@ -152,6 +194,7 @@ class RunMonitor:
             records=event.records + (0 if before is None else before.records),
             reason=event.reason,
             last_ms=self._now_ms(),
+            first=event.first if isinstance(event, events.Quarantined) else None,
         )
         quarantines = {**self._report.quarantines, event.dataset: quarantine}
         self._report = replace(self._report, quarantines=quarantines)

@@ -21,6 +21,7 @@ from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import TableName, Version, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import WorkPhase
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.ownership import Heartbeat
@@ -291,11 +292,14 @@ class CheckpointLoop:
             self._abort(checkpoint, Reason.of(ReasonCode.JOB_TAKES_NO_PART, job=progress.lost))
             return Outcome.DONE
         if progress.waiting:
+            self._job.monitor.works(None)
             self._wait_for_job(checkpoint, progress)
             return Outcome.WAIT
         self._failed = dict(progress.failed)
         self._waiting_for_bulk = progress.waiting_for_bulk
+        self._job.monitor.works(WorkPhase.CHECKING, int(checkpoint.number))
         checked = self._refresher.check_invariants()
+        self._job.monitor.works(WorkPhase.PUBLISHING, int(checkpoint.number))
         for name, reason in checked.skipped.items():
             self._job.emit(
                 events.InvariantSkipped(invariant=name, checkpoint=checkpoint.number, reason=reason)

@@ -24,6 +24,7 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, TableName, Version
 from tautochrone.model.project_build import ProjectBuild
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import WorkPhase
 from tautochrone.project.evaluations import require_same_query
 from tautochrone.project.table_properties import policy_of
 from tautochrone.runtime.job.job import Job
@@ -254,6 +255,7 @@ class CheckpointRefresher:
         self._sessions.show({**checkpoint.roots, **job.store.checkpoints.versions_at(checkpoint.number)})
         inputs = {table: self._topology.inputs(table) for table in self._topology.derived_tables}
         todo = [table for table in inputs if table not in self._finished]
+        job.monitor.works(WorkPhase.REFRESHING, int(checkpoint.number), len(inputs))
         waiting = {table for table in todo if upstream_of(table, inputs) & upstream.waiting.keys()}
         refresh_in_order(
             {table: inputs[table] for table in todo if table not in waiting},
@@ -388,6 +390,15 @@ class CheckpointRefresher:
         self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
     ) -> Reason | None:
         """Refresh a dataset and record the outcome; answers the failure, or None."""
+        self._job.monitor.refreshes(str(table))
+        try:
+            return self._refresh_and_record(checkpoint, table, last_versions)
+        finally:
+            self._job.monitor.refreshed(str(table))
+
+    def _refresh_and_record(
+        self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
+    ) -> Reason | None:
         started = time.monotonic()
         self.outdated_tables.discard(table)
         try:

@@ -23,6 +23,7 @@ from tautochrone.model import events
 from tautochrone.model.catalog import NEWEST, job_read_point
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.run_report import WorkPhase
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.ownership import Heartbeat
@@ -124,12 +125,15 @@ class Run:
         """Ingest what is available now, publish it, end."""
         try:
             self._begin_run(availableNow=True)
+            self._job.monitor.works(WorkPhase.INGESTING)
             self._ingestion.wait(self._stopping)
             self._ingestion.stop()
             self._checkpoints.advance_and_wait(for_absent_jobs=True)
             if not self._checkpoints.breaks_invariants:
                 self._publication.wait(partial(self._checkpoints.advance_and_wait, for_absent_jobs=True))
+            self._job.monitor.works(WorkPhase.DELIVERING)
             self._deliveries.finish()
+            self._job.monitor.works(WorkPhase.MAINTAINING)
             self._maintenance.between_checkpoints()
             return self._finish(RunState.CANCELED if self._stopping.is_set() else RunState.COMPLETED)
         except Exception as error:
@@ -163,14 +167,20 @@ class Run:
                     self._deliveries.require_alive()
                     outcome = self._checkpoints.advance()
                     self._publication.report_outcome()
+                    is_waiting = outcome is Outcome.WAIT
+                    if not is_waiting:
+                        self._job.monitor.works(WorkPhase.MAINTAINING)
                     self._maintenance.between_checkpoints()
+                    if not is_waiting:
+                        self._job.monitor.works(None)
                     remaining_s = interval_ms / 1000 - (time.monotonic() - started)
-                    wait_while_alive(self._stopping, _POLL_S if outcome is Outcome.WAIT else remaining_s)
+                    wait_while_alive(self._stopping, _POLL_S if is_waiting else remaining_s)
             finally:
                 self._ingestion.stop()
                 if self.outdated is None:
                     self._ingestion.report_deferred()
             self._checkpoints.advance_and_wait()
+            self._job.monitor.works(WorkPhase.DELIVERING)
             self._deliveries.finish()
             return self._finish()
         except Exception as error:
@@ -236,6 +246,7 @@ class Run:
         return self._job.store.checkpoints.versions_at(latest.number).get(table, NEWEST)
 
     def _finish(self, state: RunState = RunState.COMPLETED) -> RunState:
+        self._job.monitor.works(None)
         problems = set(self.problems)
         if self.outdated is not None:
             # What lacks new definitions works again once these are loaded; other problems stay.
