@@ -156,3 +156,10 @@ def test_init_writes_the_spec_and_folders_that_spark_writes(
     assert load_spec(ours / "spark-pipeline.yml").name == "demo"
     with pytest.raises(SpecError, match="PROJECT_ALREADY_EXISTS"):
         init_project(tmp_path / "ours", "demo")
+
+
+def test_a_sample_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="PROJECT_NOT_WRITTEN") as caught:
+        init_project(tmp_path / "file", "demo")
+    assert caught.value.hint

@@ -384,7 +384,8 @@ def init_project(folder: Path, name: str) -> Path:
     """Write the sample as `folder/name` and return that path.
 
     Raises:
-        SpecError: PROJECT_ALREADY_EXISTS, the directory exists.
+        SpecError: PROJECT_ALREADY_EXISTS, the directory exists; PROJECT_NOT_WRITTEN, it cannot be made or
+            filled, and what was written of it stays.
     """
     project = folder / name
     if project.exists():
@@ -395,8 +396,7 @@ def init_project(folder: Path, name: str) -> Path:
             location=str(project),
         )
     storage = project / "pipeline-storage"
-    for part in (storage, project / "transformations", project / "unit_tests", project / "orders"):
-        part.mkdir(parents=True)
+    folders = (storage, project / "transformations", project / "unit_tests", project / "orders")
     files = {
         "spark-pipeline.yml": _SPEC.format(name=name, storage=storage.name),
         "transformations/orders.py": _ORDERS,
@@ -405,6 +405,16 @@ def init_project(folder: Path, name: str) -> Path:
         "orders/1.json": _FIRST_ORDERS,
         "tautochrone.toml": _SETTINGS,
     }
-    for path, text in files.items():
-        (project / path).write_text(text, encoding="utf-8")
+    try:
+        for part in folders:
+            part.mkdir(parents=True)
+        for path, text in files.items():
+            (project / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(
+            "PROJECT_NOT_WRITTEN",
+            f"The project cannot be written: {error.strerror}",
+            hint="go to a folder where this user may write, on a disk with space",
+            location=str(error.filename or project),
+        ) from error
     return project

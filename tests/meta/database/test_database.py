@@ -164,3 +164,31 @@ def test_unreachable_database_is_a_retryable_error(unused_port: int) -> None:
         MetaStore.open(f"postgresql://joe:let-me-hide@127.0.0.1:{unused_port}/shop")
     assert caught.value.retryable
     assert "let-me-hide" not in caught.value.render()
+
+
+def test_a_store_that_cannot_be_written_beside_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite needs that to read too. The path is shown as it is on the disk."""
+    file = tmp_path / "ö ü" / "meta.db"
+    file.mkdir(parents=True)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(MetaError) as caught:
+        MetaStore.open(f"sqlite:///{file}")
+    assert f"The store sqlite:///{file} failed: unable to open" in caught.value.message
+    assert caught.value.hint is not None
+    assert "its folder cannot be written" in caught.value.hint
+
+
+def test_a_full_disk_says_so(tmp_path: Path) -> None:
+    database = StoreDatabase(f"sqlite:///{tmp_path}/meta.db")
+    database.migrate()
+
+    def fill() -> None:
+        with database.write() as connection:
+            connection.execute(text("PRAGMA max_page_count = 1"))
+            connection.execute(text("CREATE TABLE grown AS SELECT randomblob(1000000) AS b"))
+
+    with pytest.raises(MetaError, match="is full") as caught:
+        fill()
+    assert caught.value.hint == "free some space on its disk; what was written before is there"

@@ -9,6 +9,7 @@ wait: each reads one snapshot.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,10 +158,29 @@ class StoreDatabase:
             busy = _is_busy(error)
             raise MetaError(
                 "META_STORE_BUSY" if busy else "META_STORE_FAILED",
-                f"The store {self.engine.url.render_as_string()} "
+                f"The store {self._shown_url()} "
                 + ("stayed locked by another writer" if busy else f"failed: {error.orig}"),
+                hint=None if busy else self._hint(error),
                 retryable=busy or error.connection_invalidated or self._is_away(error),
             ) from error
+
+    def _shown_url(self) -> str:
+        """The URL without its password. A file's path is shown as it is on the disk."""
+        url = self.engine.url
+        return f"sqlite:///{url.database}" if self.is_sqlite else url.render_as_string()
+
+    def _hint(self, error: DBAPIError) -> str | None:
+        if not self.is_sqlite:
+            return None
+        if "full" in str(error.orig):
+            return "free some space on its disk; what was written before is there"
+        folder = Path(str(self.engine.url.database)).parent
+        if not folder.is_dir() or os.access(folder, os.W_OK):
+            return None
+        return (
+            "SQLite writes files beside the store also to read it, and its folder cannot be written: use an "
+            "account or a mount that may write there, or ask a `taut serve` of it (meta.url = http://…)"
+        )
 
     def _is_away(self, error: DBAPIError) -> bool:
         """Whether PostgreSQL could not be reached: the error has no SQLSTATE."""
