@@ -38,7 +38,17 @@ TEXTS = [
 ]
 
 
-def test_string_literals_keep_every_character(session: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "caseSensitive",
+        "parser.escapedStringLiterals",
+        "parser.quotedRegexColumnNames",
+        "ansi.doubleQuotedIdentifiers",
+    ],
+)
+def test_string_literals_keep_every_character(session: SparkSession, setting: str) -> None:
+    session.conf.set(f"spark.sql.{setting}", "true")
     (row,) = session.sql(f"SELECT array({literals(TEXTS, 'string')}) AS texts").collect()
     assert row.texts == TEXTS
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,10 @@ _MIN_GAP_FRACTION = 100
 """A gap between two values separates ranges if it is at least one hundredth of the span of all values."""
 
 _SUFFIXES = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
+
+_PLAIN = re.compile(r"[^'\\$\x00-\x1f]*")
+"""Texts that a parser reads as they are. How it reads the others depends on its settings: escapes, and
+`${name}`, which is replaced by the value of a setting."""
 
 _TIMESTAMPS = {"timestamp": "TIMESTAMP_LTZ '{} UTC'", "timestamp_ntz": "TIMESTAMP_NTZ '{}'"}
 
@@ -42,8 +47,8 @@ def literals(values: Collection[Any], kind: str) -> str:
             times have seconds, which Python's offsets have not.
         kind: the type's catalog string.
 
-    >>> literals([1, None, 2], "bigint"), literals(["it's"], "string")
-    ('1L, 2L', "'it\\\\'s'")
+    >>> literals([1, None, 2], "bigint"), literals(["tea", "it's"], "string")
+    ('1L, 2L', "'tea', CAST(X'69742773' AS STRING)")
     """
     return ", ".join(_literal(value, kind) for value in values if value is not None)
 
@@ -86,9 +91,7 @@ def _literal(value: Any, kind: str) -> str:
         return _TIMESTAMPS[kind].format(value)
     match value:
         case str():
-            # Spark's parser replaces ${name} by the value of a setting.
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "$\\{")
-            return f"'{escaped}'"
+            return f"'{value}'" if _PLAIN.fullmatch(value) else f"CAST(X'{value.encode().hex()}' AS STRING)"
         case dt.date():
             return f"DATE '{value.isoformat()}'"
         case decimal.Decimal():
