@@ -80,9 +80,10 @@ class MemoryClient:
         Metadata: dict[str, str] | None = None,  # noqa: N803
     ) -> dict[str, Any]:
         self._asked("put_object", Key)
-        if IfNoneMatch and Key in self.objects:
-            raise ClientError({"Error": {"Code": "412"}}, "PutObject")
-        self.objects[Key] = Body, Metadata or {}
+        with self._lock:
+            if IfNoneMatch and Key in self.objects:
+                raise ClientError({"Error": {"Code": "412"}}, "PutObject")
+            self.objects[Key] = Body, Metadata or {}
         return {}
 
     def delete_object(self, *, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803

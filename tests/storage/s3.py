@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
+import boto3
+from botocore.config import Config
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 __all__ = ["KEY", "REGION", "SECRET", "LosingProxy", "bucket", "s3_process", "s3_server"]
@@ -22,9 +24,19 @@ __all__ = ["KEY", "REGION", "SECRET", "LosingProxy", "bucket", "s3_process", "s3
 KEY, SECRET, REGION = "key", "secret", "us-east-1"
 
 
+_put_object, _lock = S3Response.put_object, threading.Lock()
+
+
+def _put_one_by_one(response: S3Response) -> Any:
+    """As Amazon's server does. That of the tests looks whether an object is there, and writes it then."""
+    with _lock:
+        return _put_object(response)
+
+
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Its URL."""
+    S3Response.put_object = _put_one_by_one  # type: ignore[method-assign]
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
@@ -36,7 +48,11 @@ def s3_server() -> Iterator[str]:
 
 @contextmanager
 def s3_process() -> Iterator[str]:
-    """The URL of a server in a process of its own: programs in Rust that keep Python from running ask it."""
+    """The URL of a server in a process of its own: programs in Rust that keep Python from running ask it. Or
+    that of the server in `TAUTOCHRONE_TEST_S3`, which has the key `KEY` with the secret `SECRET`."""
+    if url := os.environ.get("TAUTOCHRONE_TEST_S3"):
+        yield url
+        return
     program = "from tests.storage.s3 import s3_server as s\nwith s() as url: print(url, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -55,7 +71,11 @@ def s3_process() -> Iterator[str]:
 
 def bucket(url: str, name: str) -> None:
     """Make a bucket."""
-    urlopen(Request(f"{url}/{name}", method="PUT")).close()
+    session = boto3.session.Session(KEY, SECRET, region_name=REGION)
+    # Not every server knows buckets by the name of a host.
+    session.client("s3", endpoint_url=url, config=Config(s3={"addressing_style": "path"})).create_bucket(
+        Bucket=name
+    )
 
 
 @dataclass

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
+from tests.sinks.publications.crashes import LAST, crash_at_each_file
 from tests.sinks.publications.toy_lake import (
     COLUMNS,
     LINES,
@@ -32,63 +32,14 @@ from tests.support.paimon import append_rows, create_tag, paimon_rows, paimon_sn
 from tautochrone.errors import SinkError, SinkFencedError
 from tautochrone.model.names import CheckpointNumber, Fence, Version
 from tautochrone.model.sink import TakesFiles, TransactionState
-from tautochrone.sinks.common import exclusive_files, publication, publication_state
+from tautochrone.sinks.common import publication_state
 from tautochrone.sinks.common.publication import PublicationSink
-from tautochrone.sinks.delta import commits, log
+from tautochrone.sinks.delta import log
 from tautochrone.sinks.delta import sink as delta_sink
 from tautochrone.sinks.delta.log import DeltaLog
 from tautochrone.sinks.delta.sink import open_delta_publication
 from tautochrone.sinks.hudi import sink as hudi_sink
-from tautochrone.sinks.hudi import timeline
-from tautochrone.sinks.hudi.sink import HudiTable
 from tautochrone.sinks.paimon import snapshots
-
-WRITES: list[tuple[Any, str]] = [
-    (publication_state, "put_if_absent"),
-    (publication, "replace_file"),
-    (log, "put_if_absent"),
-    (log, "replace_file"),
-    (commits, "write_synced"),
-    (timeline, "put_if_absent"),
-    (exclusive_files, "link_file"),
-    (HudiTable, "_without_rows"),
-    (snapshots, "put_if_absent"),
-    (snapshots, "replace_file"),
-    (snapshots, "write_synced"),
-]
-"""All functions by which a publication writes a file."""
-
-
-LAST = {"delta": 0, "hudi": 10, "paimon": 0}
-"""So many versions have all of their files; 0: all have."""
-
-
-class CrashError(Exception):
-    """The process ended."""
-
-
-class Crashes:
-    """Ends the process before or after the n-th file."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left, self.is_before = -1, True
-        for module, name in WRITES:
-            monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
-
-    def at(self, number: int, *, before: bool) -> None:
-        self.left, self.is_before = number, before
-
-    def _counting(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and self.is_before:
-                raise CrashError
-            written = write(*arguments)
-            if self.left == 0:
-                raise CrashError
-            return written
-
-        return counted
 
 
 @pytest.fixture(params=["delta", pytest.param("delta by location", marks=pytest.mark.slow), "hudi", "paimon"])
@@ -111,21 +62,7 @@ def paimon_lake(tmp_path: Path) -> ToyLake:
 def test_a_crash_at_any_file_loses_and_repeats_nothing(
     lake: ToyLake, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    crashes = Crashes(monkeypatch)
-    number = 0
-    while True:
-        number += 1
-        lake.add()
-        crashes.at(number, before=before)
-        try:
-            lake.deliver()
-            break
-        except CrashError:
-            crashes.at(-1, before=True)
-            lake.deliver()
-    # Claim, fence, vectors of two tables, decision, two logs, pointer and list.
-    assert number > 7
-    lake.check(last=LAST[lake.format])
+    crash_at_each_file(lake, monkeypatch, before=before)
 
 
 def test_each_checkpoint_gets_its_version_after_an_outage(lake: ToyLake) -> None:

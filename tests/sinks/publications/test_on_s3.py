@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +17,8 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
-from tests.sinks.publications.test_commits import LAST, OTHERS, CrashError, Crashes
+from tests.sinks.publications.crashes import CrashError, crash_at_each_file
+from tests.sinks.publications.test_commits import OTHERS
 from tests.sinks.publications.toy_lake import COLUMNS, LINES, ORDERS, ToyLake, write_file
 from tests.storage.s3 import KEY, REGION, SECRET, LosingProxy, bucket, s3_process
 
@@ -81,20 +83,7 @@ def test_each_checkpoint_gets_its_version(lake: ToyLake, checkpoints: int) -> No
 def test_a_crash_at_any_file_loses_and_repeats_nothing(
     lake: ToyLake, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    crashes = Crashes(monkeypatch)
-    number = 0
-    while True:
-        number += 1
-        lake.add()
-        crashes.at(number, before=before)
-        try:
-            lake.deliver()
-            break
-        except CrashError:
-            crashes.at(-1, before=True)
-            lake.deliver()
-    assert number > 7
-    lake.check(last=LAST[lake.format])
+    crash_at_each_file(lake, monkeypatch, before=before)
 
 
 def test_lost_answers_are_no_conflicts(lake: ToyLake, server: str) -> None:
@@ -233,6 +222,25 @@ def test_a_server_that_overwrites_is_refused(delta_lake: ToyLake, folder: S3Path
             delta_lake.deliver()
     finally:
         folder.client.meta.events.unregister("before-call.s3.PutObject", forget)
+    assert [path.name for path in (folder / "published").below()] == ["exclusive"]
+
+
+def test_a_server_that_looks_first_is_refused(delta_lake: ToyLake, folder: S3Path) -> None:
+    """Whoever writes while others write overwrites their object; one by one they are refused."""
+    waiting = Barrier(8)
+
+    def overwrite(params: dict[str, Any], **_: Any) -> None:
+        if "/creators/" in params["url_path"]:
+            waiting.wait(10)
+            params["headers"].pop("If-None-Match", None)
+
+    delta_lake.add()
+    folder.client.meta.events.register("before-call.s3.PutObject", overwrite)
+    try:
+        with pytest.raises(SinkError, match="PUBLICATION_STORAGE_NOT_EXCLUSIVE"):
+            delta_lake.deliver()
+    finally:
+        folder.client.meta.events.unregister("before-call.s3.PutObject", overwrite)
     assert [path.name for path in (folder / "published").below()] == ["exclusive"]
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("boto3")
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
+from tests.sinks.publications.crashes import CrashError
 from tests.sinks.publications.toy_lake import LINES, ORDERS, ToyLake
 from tests.storage.memory import WRITES, MemoryClient
 
@@ -25,10 +26,6 @@ from tautochrone.sinks.common.object_paths import S3Path
 from tautochrone.sinks.common.publication import PublicationSink
 
 MOVED = replace(LINES, table="moved")
-
-
-class CrashError(Exception):
-    """The process ended."""
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -23,6 +24,9 @@ from tautochrone.sinks.common.options import invalid_option_error, needs_package
 __all__ = ["ObjectStatus", "S3Path", "StoredPath", "s3_folder"]
 
 _TRIES = 5
+_WRITERS = 8
+_ROUNDS = 6
+"""One round of so many writers shows what a server does in about half of the cases at least."""
 _WRITER = "writer"
 """The metadata of an object that names the call which created it."""
 
@@ -247,6 +251,18 @@ class S3Path:
     def refuses_second(self) -> bool:
         """Whether the server creates this object only once. It is there then."""
         return not (self.create(b"") and self.create(b""))
+
+    def has_one_creator(self) -> bool:
+        """Whether of several writers who create an object in this folder at the same time one succeeds. Some
+        servers look first whether it is there and write then, so that a second one overwrites it."""
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            for _ in range(_ROUNDS):
+                path = self / uuid.uuid4().hex
+                creators = sum(pool.map(S3Path.create, [path] * _WRITERS, [b""] * _WRITERS))
+                path.unlink()
+                if creators != 1:
+                    return False
+        return True
 
     def copy_from(self, source: Path | S3Path) -> None:
         """Write the object with the content of another one, or of a file. The server copies what it has."""

@@ -189,26 +189,34 @@ class PublicationSink(TransactionSteps):
         if state.owner not in (None, (self.name, lake)):
             raise database_taken_error(self.name, lake, f"the folder {self._folder}", [state.owner])
         # Nothing is written into a folder of somebody else.
-        self._require_exclusive()
+        self._require_exclusive(is_new=state.owner is None)
         if state.owner is None:
             self._states_folder.change(state, owner=(self.name, lake))
 
-    def _require_exclusive(self) -> None:
+    def _require_exclusive(self, *, is_new: bool) -> None:
         """Refuse a server on which two processes could overwrite each other's versions.
+
+        Args:
+            is_new: the publication has no owner yet: writers at the same time are tried too.
 
         Raises:
             SinkError: `PUBLICATION_STORAGE_NOT_EXCLUSIVE`.
         """
         folder = self._folder
-        if isinstance(folder, S3Path) and not (folder / "_tautochrone" / "exclusive").refuses_second():
-            raise SinkError(
-                "PUBLICATION_STORAGE_NOT_EXCLUSIVE",
-                f"Sink {self.name}: the server of {folder} overwrites what must be created once",
-                hint="It must answer 412 to a PUT with If-None-Match: * of an object that is there, as "
-                f"Amazon S3 does. Name a folder elsewhere: [sinks.{self.name}.options] folder.",
-                parameters={"sink": self.name},
-                sqlstate="0A000",
-            )
+        if not isinstance(folder, S3Path):
+            return
+        own = folder / "_tautochrone"
+        if (own / "exclusive").refuses_second() and (not is_new or (own / "creators").has_one_creator()):
+            return
+        raise SinkError(
+            "PUBLICATION_STORAGE_NOT_EXCLUSIVE",
+            f"Sink {self.name}: the server of {folder} overwrites what must be created once",
+            hint="It must answer 412 to a PUT with If-None-Match: * of an object that is there, also when "
+            "several ask at the same time, as Amazon S3 does. Name a folder elsewhere: "
+            f"[sinks.{self.name}.options] folder.",
+            parameters={"sink": self.name},
+            sqlstate="0A000",
+        )
 
     @_reports_files
     def changed_tables(

@@ -46,7 +46,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)")
 def _columns_key(metadata: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
     """Equal for the same columns, found in data files in the same way."""
     mode = (metadata.get("configuration") or {}).get(_MODE, _UNMAPPED)
-    return metadata["schemaString"], mode, tuple(metadata.get("partitionColumns") or ())
+    return metadata.get("schemaString") or "", mode, tuple(metadata.get("partitionColumns") or ())
 
 
 class DeltaTable:
@@ -182,6 +182,8 @@ class DeltaTable:
         key = _columns_key(metadata)
         if self._key != key:
             schema, mode, _ = key
+            if not schema:
+                raise LogError("the table has no columns")
             self._columns = columns_of(self._source, schema, is_mapped=mode != _UNMAPPED)
             self._key = key
         return self._columns
