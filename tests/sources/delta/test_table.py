@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import struct
@@ -219,6 +220,29 @@ def test_absolute_paths_of_clones(tmp_path: Path, path: str) -> None:
 
 def vector_bytes(positions: list[int]) -> bytes:
     return struct.pack("<I", 1681511377) + BitMap64(positions).serialize()
+
+
+@pytest.mark.parametrize(
+    ("spelling", "other"),
+    list(itertools.permutations(["{path}", "file:{path}", "file://{path}", "a%20b.parquet"], 2)),
+)
+def test_a_file_goes_under_another_spelling(tmp_path: Path, spelling: str, other: str) -> None:
+    deltalake.write_deltalake(tmp_path, rows(1))
+    table = delta_table(tmp_path)
+    before = table.newest()
+    path = f"{tmp_path}/a%20b.parquet"
+    add = {"partitionValues": {}, "size": 9, "dataChange": True}
+    for number, line in enumerate(
+        (
+            {"add": {"path": spelling.format(path=path), **add}},
+            {"remove": {"path": other.format(path=path), "dataChange": True}},
+        ),
+        1,
+    ):
+        (tmp_path / f"_delta_log/{number:020d}.json").write_text(json.dumps(line))
+        assert len(table.newest().files) == 3 - number
+    assert replayed(before, table, table.newest()) == {*before.files}
+    assert {*delta_table(tmp_path).newest().files} == {*before.files}
 
 
 def test_deletion_vectors_in_files_and_in_the_log(tmp_path: Path) -> None:

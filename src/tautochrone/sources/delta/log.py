@@ -17,13 +17,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tautochrone.sources.storage import Storage
 
-__all__ = ["DeltaLog", "LogError", "LogState", "Remembered"]
+__all__ = ["DeltaLog", "LogError", "LogState", "Remembered", "location_of"]
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -38,8 +39,33 @@ _COLUMNS = {
 """What is read of a checkpoint. The statistics of files, which are most of it, are not."""
 
 
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)")
+
+
 class LogError(Exception):
     """The log is damaged or has a hole."""
+
+
+def location_of(folder: str, path: str) -> str:
+    """Where a file is, however the log spells its path: a URI, absolute, or relative to the table.
+
+    Args:
+        folder: of the table, as Hadoop spells it.
+
+    >>> [location_of("file:/t", path) for path in ("a%20b", "/t/a%20b", "file:///t/a%20b")]
+    ['file:/t/a b', 'file:/t/a b', 'file:/t/a b']
+    """
+    absolute = _URI.fullmatch(path)
+    if absolute is None:
+        if not path.startswith("/"):
+            return f"{folder}/{unquote(path)}"
+        root = _URI.fullmatch(folder)
+        absolute = _URI.fullmatch(f"{root[1]}:{root[2] or ''}{path}" if root else f"file:{path}")
+        assert absolute is not None
+    scheme, authority, rest = absolute.groups()
+    if scheme == "file":
+        return f"file:{unquote(rest)}"
+    return f"{scheme}:{authority or ''}{unquote(rest)}"
 
 
 @dataclass(slots=True)
@@ -47,9 +73,12 @@ class LogState:
     """The actions in force at a version.
 
     Attributes:
-        adds: by path as the log spells it.
+        folder: of the table, as Hadoop spells it.
+        adds: by location. Writers may spell the path of a file in one way when it comes, and in another one
+            when it goes.
     """
 
+    folder: str
     version: int
     protocol: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -60,10 +89,11 @@ class LogState:
         actions = list(lines)
         for line in actions:
             if line.get("remove"):
-                self.adds.pop(line["remove"]["path"], None)
+                self.adds.pop(location_of(self.folder, line["remove"]["path"]), None)
         for line in actions:
             if line.get("add"):
-                self.adds[line["add"]["path"]] = {name: line["add"].get(name) for name in _COLUMNS["add"]}
+                location = location_of(self.folder, line["add"]["path"])
+                self.adds[location] = {name: line["add"].get(name) for name in _COLUMNS["add"]}
             elif line.get("metaData"):
                 self.metadata = line["metaData"]
             elif line.get("protocol"):
@@ -75,7 +105,7 @@ class Remembered:
     """What one version did to data files.
 
     Attributes:
-        adds: by path as the log spells it; None: the file was removed.
+        adds: by location; None: the file was removed.
         changes_rows: not only the same rows in other files.
         metadata: the table's metadata, if the version has it.
     """
@@ -94,6 +124,7 @@ class DeltaLog:
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
+        self._table = folder
         self._folder = f"{folder}/_delta_log"
         self._state: LogState | None = None
         self._stamp: tuple[int, ...] | None = None
@@ -136,11 +167,11 @@ class DeltaLog:
         changes = False
         for line in lines:
             if line.get("remove"):
-                adds[line["remove"]["path"]] = None
+                adds[location_of(self._table, line["remove"]["path"])] = None
                 changes |= bool(line["remove"].get("dataChange", True))
         for line in lines:
             if line.get("add"):
-                adds[line["add"]["path"]] = line["add"]
+                adds[location_of(self._table, line["add"]["path"])] = line["add"]
                 changes |= bool(line["add"].get("dataChange", True))
         metadata = next((line["metaData"] for line in lines if line.get("metaData")), None)
         return Remembered(adds, changes, metadata)
@@ -155,7 +186,9 @@ class DeltaLog:
         if newest is None:
             return None
         start = max(checkpoints, default=None)
-        state = LogState(-1) if start is None else self._read_checkpoint(start, checkpoints[start])
+        state = (
+            LogState(self._table, -1) if start is None else self._read_checkpoint(start, checkpoints[start])
+        )
         for version in range(state.version + 1, newest + 1):
             if version not in commits:
                 raise LogError(f"the log has version {newest} and not version {version}")
@@ -166,7 +199,7 @@ class DeltaLog:
         return state
 
     def _read_checkpoint(self, version: int, files: list[str]) -> LogState:
-        state = LogState(version)
+        state = LogState(self._table, version)
         sidecars: list[str] = []
         for name in files:
             for line in self._checkpoint_lines(f"{self._folder}/{name}"):

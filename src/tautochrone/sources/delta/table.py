@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from tautochrone.errors import ForeignTableError
 from tautochrone.model.foreign import (
@@ -19,7 +17,7 @@ from tautochrone.model.foreign import (
     ShownVersion,
 )
 from tautochrone.sources.damage import DAMAGED, text_of
-from tautochrone.sources.delta.log import DeltaLog, LogError, LogState, Remembered
+from tautochrone.sources.delta.log import DeltaLog, LogError, LogState, Remembered, location_of
 from tautochrone.sources.delta.schema import columns_of, partition_value
 from tautochrone.sources.delta.vectors import name_of_vector, path_of_vector, positions_of
 from tautochrone.sources.storage import Storage
@@ -40,7 +38,6 @@ _NEWEST_READER = 3
 _FIRST_READER_OF_MAPPINGS = 2
 _MODE = "delta.columnMapping.mode"
 _UNMAPPED = "none"
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)")
 
 
 def _columns_key(metadata: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
@@ -94,11 +91,13 @@ class DeltaTable:
             self._files.clear()
         # An add that is still in force is the same object.
         self._files = {
-            path: (
+            location: (
                 add,
-                self._files[path][1] if self._is_known(path, add) else self._file(add, fields, partitions),
+                self._files[location][1]
+                if self._is_known(location, add)
+                else self._file(location, add, fields, partitions),
             )
-            for path, add in state.adds.items()
+            for location, add in state.adds.items()
         }
         self._version = ForeignVersion(
             identity=str(state.metadata["id"]),
@@ -131,11 +130,10 @@ class DeltaTable:
         steps: list[ForeignStep] = []
         for each in done:
             files: dict[str, ForeignFile | None] = {}
-            for path, add in each.adds.items():
-                location = self._location(path)
+            for location, add in each.adds.items():
                 files[location] = newest.files.get(location) if not are_columns_the_same else None
                 if add is not None and are_columns_the_same:
-                    files[location] = self._file(add, newest.fields, newest.partition_columns)
+                    files[location] = self._file(location, add, newest.fields, newest.partition_columns)
             if not files:
                 continue
             moves_rows = each.changes_rows or not are_columns_the_same
@@ -149,7 +147,7 @@ class DeltaTable:
         vector = self._vectors[file.deletes]
         path = path_of_vector(vector)
         try:
-            content = None if path is None else self._storage.read(self._location(path))
+            content = None if path is None else self._storage.read(location_of(self._folder, path))
             return positions_of(vector, content)
         except DAMAGED as error:
             raise ForeignTableError(
@@ -188,11 +186,15 @@ class DeltaTable:
             self._key = key
         return self._columns
 
-    def _is_known(self, path: str, add: Mapping[str, Any]) -> bool:
-        return path in self._files and self._files[path][0] is add
+    def _is_known(self, location: str, add: Mapping[str, Any]) -> bool:
+        return location in self._files and self._files[location][0] is add
 
     def _file(
-        self, add: Mapping[str, Any], fields: Sequence[ForeignField], partitions: Sequence[str]
+        self,
+        location: str,
+        add: Mapping[str, Any],
+        fields: Sequence[ForeignField],
+        partitions: Sequence[str],
     ) -> ForeignFile:
         values = add.get("partitionValues") or {}
         vector = add.get("deletionVector")
@@ -206,17 +208,7 @@ class DeltaTable:
             )
             for column in columns
         }
-        return ForeignFile(self._location(add["path"]), int(add["size"]), partition, deletes)
-
-    def _location(self, path: str) -> str:
-        """Of a path in the log, which is a URI: absolute, or relative to the table."""
-        absolute = _URI.fullmatch(path)
-        if absolute is None:
-            return unquote(path) if path.startswith("/") else f"{self._folder}/{unquote(path)}"
-        scheme, authority, rest = absolute.groups()
-        if scheme == "file":
-            return f"file:{unquote(rest)}"
-        return f"{scheme}:{authority or ''}{unquote(rest)}"
+        return ForeignFile(location, int(add["size"]), partition, deletes)
 
     @contextmanager
     def _log_errors(self) -> Iterator[None]:
