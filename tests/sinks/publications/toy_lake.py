@@ -71,6 +71,7 @@ class ToyVersion:
     deleted: dict[Path, frozenset[int]]
     bucket: S3Path | None = None
     """Where the files are; None: on this machine."""
+    sequences: Mapping[Path, int] = field(default_factory=dict)
 
     def _location(self, path: Path) -> str:
         return path.as_uri() if self.bucket is None else str(self.bucket / path.name)
@@ -86,6 +87,7 @@ class ToyVersion:
                 rows=pq.read_metadata(path).num_rows,
                 encrypted=False,
                 deletes=repr(sorted(positions)) if positions else "",
+                sequence=self.sequences.get(path, 0),
             )
             for path, positions in self.deleted.items()
         }
@@ -195,8 +197,11 @@ class ToyLake:
     format: str = "delta"
     by_id: bool = False
     links: bool = True
+    has_feed: bool = False
     checkpoints: dict[int, dict[TableName, ToyVersion]] = field(default_factory=dict)
     fence: int = 0
+    sequences: dict[Path, int] = field(default_factory=dict)
+    """Of each file the checkpoint with which its rows came."""
     bucket: S3Path | None = None
     """On S3: the publication, and the lake's files if `files_in_bucket`."""
     files_in_bucket: bool = True
@@ -212,9 +217,16 @@ class ToyLake:
         """The next checkpoint: the files of each table, with their deleted positions."""
         number = len(self.checkpoints) + 1
         bucket = self.bucket / "data" if self.bucket is not None and self.files_in_bucket else None
+        for path in {path for of_table in files.values() for path in of_table}:
+            self.sequences.setdefault(path, number)
         self.checkpoints[number] = {
             table: ToyVersion(
-                table, Version(f"{table.table}-{number}"), COLUMNS, dict(files[table.table]), bucket
+                table,
+                Version(f"{table.table}-{number}"),
+                COLUMNS,
+                dict(files[table.table]),
+                bucket,
+                self.sequences,
             )
             for table in (ORDERS, LINES)
         }
@@ -236,7 +248,11 @@ class ToyLake:
         return self.publish(**files)
 
     def publication(self) -> PublicationSink:
-        options = {"by_id": self.by_id, "links": self.links} if self.format == "delta" else {}
+        options = (
+            {"by_id": self.by_id, "links": self.links, "has_feed": self.has_feed}
+            if self.format == "delta"
+            else {}
+        )
         return PUBLICATIONS[self.format]("mirror", self.published_folder, **options)
 
     def open(self) -> PublicationSink:

@@ -3,6 +3,9 @@
 A bucket has no folders: a folder is there as long as there is an object below it. It has no renames and no
 links either. But a PUT shows an object whole or not at all, and one with `If-None-Match: *` creates it only
 if it is not there, on servers that know this condition.
+
+Why no library for paths in buckets: pyarrow's has no conditional PUT, the copies of obstore end at 5 GB, and
+with s3fs as with the others the rules for lost answers and conflicts would stay here.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ DELETES_TAG = "tautochrone.deletes"
 """The tag of an `add` with what the lake calls its deletion vector."""
 WRITER_FEATURE = "tautochronePublication"
 """A feature that only writers must know: all others may read the table, and must not write to it."""
+_FEED_FEATURE = "changeDataFeed"
 
 _FILE_TYPES = "tautochrone.fileTypes"
 """The setting of a table that keeps `FileTypes`."""
@@ -59,12 +60,14 @@ class CommitBuilder:
         folder: of the Delta table.
         by_id: readers look for columns by the ids in data files.
         links: data files get names in the folder.
+        has_feed: readers may ask for the rows that came and went with a version.
     """
 
     sink: str
     folder: StoredPath
     by_id: bool
     links: bool
+    has_feed: bool = False
 
     def lines(
         self, intent: Intent, files: VersionFiles, before: Actions, *, moves_rows: bool
@@ -148,10 +151,13 @@ class CommitBuilder:
         }
         features = {feature for feature, is_needed in needs.items() if is_needed}
         features |= set(known.get("readerFeatures") or ())
+        of_writers = {WRITER_FEATURE, *(known.get("writerFeatures") or ())}
+        if self.has_feed:
+            of_writers.add(_FEED_FEATURE)
         protocol: dict[str, Any] = {
             "minReaderVersion": 3 if features else 1,
             "minWriterVersion": 7,
-            "writerFeatures": sorted({*features, WRITER_FEATURE}),
+            "writerFeatures": sorted({*features, *of_writers}),
         }
         return {**protocol, "readerFeatures": sorted(features)} if features else protocol
 
@@ -167,6 +173,9 @@ class CommitBuilder:
         configuration = {}
         if "deletionVectors" in protocol["writerFeatures"]:
             configuration["delta.enableDeletionVectors"] = "true"
+        if self.has_feed:
+            # A file comes or goes as a whole, or with other deleted rows: readers know the changes by that.
+            configuration["delta.enableChangeDataFeed"] = "true"
         if types.by_id:
             configuration |= {"delta.enableTypeWidening": "true", _FILE_TYPES: types.text()}
         if self.by_id:

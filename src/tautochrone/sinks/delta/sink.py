@@ -54,17 +54,29 @@ class DeltaPublication(PublicationSink):
     Args:
         by_id: readers look for columns by the ids in data files, not by name.
         links: data files get names in the tables' folders; on S3 they are copied there.
+        has_feed: the tables have Delta's change data feed.
     """
 
     _log_folder = "_delta_log"
 
-    def __init__(self, name: str, folder: StoredPath, *, by_id: bool = False, links: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: StoredPath,
+        *,
+        by_id: bool = False,
+        links: bool = True,
+        has_feed: bool = False,
+    ) -> None:
         super().__init__(name, folder)
         self._by_id = by_id
         self._links = links
+        self._has_feed = has_feed
 
     def _builder(self, folder: StoredPath) -> CommitBuilder:
-        return CommitBuilder(sink=self.name, folder=folder, by_id=self._by_id, links=self._links)
+        return CommitBuilder(
+            sink=self.name, folder=folder, by_id=self._by_id, links=self._links, has_feed=self._has_feed
+        )
 
     def _new_table(self, table: TableName, folder: StoredPath) -> PublishedTable:
         return DeltaTable(self.name, table, folder, self._builder(folder))
@@ -179,6 +191,7 @@ class DeltaOptions:
     folder: StoredPath
     by_id: bool
     links: bool
+    has_feed: bool
 
 
 def delta_options(name: str, options: Mapping[str, str]) -> DeltaOptions:
@@ -187,7 +200,7 @@ def delta_options(name: str, options: Mapping[str, str]) -> DeltaOptions:
     Raises:
         SinkError: `SINK_OPTION_MISSING`, `SINK_OPTION_INVALID`.
     """
-    require_known(name, options, ("folder", "columns", "files", *S3_OPTIONS))
+    require_known(name, options, ("folder", "columns", "files", "changes", *S3_OPTIONS))
     folder = publication_folder(name, _FORMAT, options)
     # A bucket has no links, and whoever asks for them should know that files are copied.
     in_folder = "copies" if isinstance(folder, S3Path) else "links"
@@ -195,6 +208,7 @@ def delta_options(name: str, options: Mapping[str, str]) -> DeltaOptions:
         folder=folder,
         by_id=_choice(name, options, "columns", ("names", "ids")) == "ids",
         links=_choice(name, options, "files", (in_folder, "locations")) == in_folder,
+        has_feed=_choice(name, options, "changes", ("none", "feed")) == "feed",
     )
 
 
@@ -213,7 +227,9 @@ def open_delta_publication(name: str, options: Mapping[str, str]) -> DeltaPublic
         SinkError: as `delta_options`.
     """
     chosen = delta_options(name, options)
-    return DeltaPublication(name, chosen.folder, by_id=chosen.by_id, links=chosen.links)
+    return DeltaPublication(
+        name, chosen.folder, by_id=chosen.by_id, links=chosen.links, has_feed=chosen.has_feed
+    )
 
 
 def examine_delta_publication(name: str, options: Mapping[str, str]) -> str:
