@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ pytest.importorskip("boto3")
 pytest.importorskip("deltalake")
 pytest.importorskip("hudi")
 
+from botocore.exceptions import ClientError
 from tests.sinks.publications.crashes import CrashError
 from tests.sinks.publications.toy_lake import LINES, ORDERS, ToyLake
 from tests.storage.memory import WRITES, MemoryClient
@@ -203,3 +205,28 @@ def test_nothing_is_written_into_a_folder_of_another_lake(lake: ToyLake, client:
 def test_options_that_no_client_takes_are_named(wrong: dict[str, str]) -> None:
     with pytest.raises(SinkError, match="SINK_OPTION_INVALID"):
         open_sink("mirror", "delta-publication", {"folder": "s3://bucket/d", **wrong})
+
+
+@pytest.mark.parametrize(("conflicts", "is_created"), [(4, True), (5, False)])
+def test_a_write_beside_another_one_is_tried_again(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch, conflicts: int, is_created: bool
+) -> None:
+    """Amazon's server refuses one that begins while another one is under way."""
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    left = conflicts
+
+    def conflict(call: str, _key: str) -> None:
+        nonlocal left
+        left -= call == "put_object"
+        if call == "put_object" and left >= 0:
+            raise ClientError({"Error": {"Code": "ConditionalRequestConflict"}}, "PutObject")
+
+    client.before = conflict
+    path = S3Path("s3://bucket", "lake/1", client)
+    if is_created:
+        assert path.create(b"1")
+    else:
+        with pytest.raises(OSError, match="other writers"):
+            path.create(b"1")
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8][:conflicts]

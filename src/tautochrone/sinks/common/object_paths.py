@@ -11,6 +11,7 @@ with s3fs as with the others the rules for lost answers and conflicts would stay
 from __future__ import annotations
 
 import io
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +22,14 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.s3 import S3_OPTIONS
 from tautochrone.sinks.common.options import invalid_option_error, needs_package
 
 __all__ = ["ObjectStatus", "S3Path", "StoredPath", "s3_folder"]
 
 _TRIES = 5
+_CONFLICTS = Backoff(first_s=0.05, longest_s=1.0)
 _WRITERS = 8
 _ROUNDS = 6
 """One round of so many writers shows what a server does in about half of the cases at least."""
@@ -240,13 +243,15 @@ class S3Path:
         """Write the object if it is not there; whether it was not. The server must know the condition, see
         `refuses_second`."""
         writer = uuid.uuid4().hex
-        for _ in range(_TRIES):
+        for tries in range(1, _TRIES + 1):
             try:
                 self._ask("put_object", Body=content, IfNoneMatch="*", Metadata={_WRITER: writer})
             except FileExistsError:
                 # The client repeats a request whose answer was lost, so the object may be its own.
                 return bool(self._ask("head_object")["Metadata"].get(_WRITER) == writer)
             except _ConflictError:
+                # The other write is not done yet.
+                time.sleep(_CONFLICTS.wait_s(tries))
                 continue
             return True
         raise OSError(f"{self}: other writers were there each time")
