@@ -20,9 +20,12 @@ from tautochrone.iceberg.tables.catalog import IcebergLake
 from tautochrone.model.foreign import (
     ForeignField,
     ForeignFile,
+    ForeignList,
+    ForeignMap,
     ForeignSource,
     ForeignStep,
     ForeignStruct,
+    ForeignType,
     ForeignVersion,
     ShownVersion,
 )
@@ -83,3 +86,34 @@ def test_milliseconds_are_no_microseconds(
         name, which = follow(spark, foreign), "s.at" if is_deep else "at"
         where = f"{which} > TIMESTAMP_NTZ '{START + timedelta(hours=1)}'"
         assert spark.sql(f"SELECT 1 FROM {name.sql} WHERE {where}").count() == 2
+
+
+NUMBERS = ForeignList("int")
+
+
+@pytest.mark.parametrize(
+    ("written", "column"),
+    [
+        ("array(1, 2)", NUMBERS),
+        ("array(named_struct('a', 1))", ForeignList(ForeignStruct((ForeignField("a", "a", "int"),)))),
+        ("named_struct('l', array(1))", ForeignStruct((ForeignField("l", "l", NUMBERS),))),
+        ("map('k', array(1))", ForeignMap("string", NUMBERS)),
+    ],
+)
+def test_lists_of_two_levels_are_refused(
+    spark: SparkSession, tmp_path: Path, written: str, column: ForeignType
+) -> None:
+    """As Parquet's older writers make them, which Hudi uses: Iceberg's readers fail at them."""
+    session = spark.newSession()
+    for is_old in (False, True):
+        session.conf.set("spark.sql.parquet.writeLegacyFormat", str(is_old).lower())
+        rows = session.sql(f"SELECT {written} AS v")
+        rows.coalesce(1).write.parquet(f"file:{tmp_path}/{is_old}")
+        (path,) = (tmp_path / str(is_old)).glob("*.parquet")
+        foreign = OneFile(path, (ForeignField("v", "v", column),))
+        if is_old:
+            with pytest.raises(ForeignTableError, match=r"FOREIGN_FILE_HAS_OTHER_TYPES.*two levels"):
+                follow(spark, foreign)
+        else:
+            name = follow(spark, foreign)
+            assert spark.table(name.sql).collect() == rows.collect()

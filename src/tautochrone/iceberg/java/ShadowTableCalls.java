@@ -72,8 +72,8 @@ public final class ShadowTableCalls {
      * @param files of each file its location, its bytes and its partition as JSON
      * @return of each file what Py4J would answer for it, its number of rows, and, if it has ids of columns, those
      *         of all of them: see `collectIds`; then Iceberg's JSON of its columns that have ids or stand in the
-     *         mapping, empty if they are those of the file before; then the ids of those with milliseconds, which
-     *         Iceberg's JSON does not tell from microseconds
+     *         mapping, empty if they are those of the file before; then the ids of those with milliseconds and of
+     *         lists of two levels, which Iceberg's JSON does not tell from microseconds and other lists
      */
     public String dataFiles(Configuration conf, PartitionSpec spec, String mapping, String files) throws Exception {
         NameMapping names = NameMappingParser.fromJson(mapping);
@@ -119,8 +119,10 @@ public final class ShadowTableCalls {
             append(text, types.equals(before) ? "" : types);
             before = types;
             StringBuilder milliseconds = new StringBuilder();
-            collectMilliseconds(columns, milliseconds);
+            StringBuilder lists = new StringBuilder();
+            collectUnread(columns, milliseconds, lists);
             append(text, milliseconds.toString());
+            append(text, lists.toString());
         }
     }
 
@@ -188,20 +190,27 @@ public final class ShadowTableCalls {
         }
     }
 
-    /** Iceberg takes the statistics of such columns for microseconds, and filters by them skip rows. */
-    private void collectMilliseconds(GroupType group, StringBuilder ids) {
+    /**
+     * Collect ids of columns that Iceberg's readers do not read rightly. They take statistics in milliseconds for
+     * microseconds, and filters by them skip rows. In lists they look for a group around each element.
+     */
+    private void collectUnread(GroupType group, StringBuilder milliseconds, StringBuilder lists) {
         Iterator fields = group.getFields().iterator();
         while (fields.hasNext()) {
             Type field = (Type) fields.next();
-            if (!field.isPrimitive()) {
-                collectMilliseconds(field.asGroupType(), ids);
-                continue;
-            }
             LogicalTypeAnnotation kind = field.getLogicalTypeAnnotation();
-            if (field.getId() != null && kind instanceof LogicalTypeAnnotation.TimestampLogicalTypeAnnotation
+            String id = field.getId() == null ? "" : field.getId().intValue() + PART;
+            if (!field.isPrimitive()) {
+                GroupType list = field.asGroupType();
+                if (kind instanceof LogicalTypeAnnotation.ListLogicalTypeAnnotation
+                        && ParquetSchemaUtil.determineListElementType(list) == list.getType(0)) {
+                    lists.append(id);
+                }
+                collectUnread(list, milliseconds, lists);
+            } else if (kind instanceof LogicalTypeAnnotation.TimestampLogicalTypeAnnotation
                     && ((LogicalTypeAnnotation.TimestampLogicalTypeAnnotation) kind).getUnit()
                             == LogicalTypeAnnotation.TimeUnit.MILLIS) {
-                ids.append(field.getId().intValue()).append(PART);
+                milliseconds.append(id);
             }
         }
     }

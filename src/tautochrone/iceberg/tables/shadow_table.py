@@ -64,7 +64,7 @@ _FOREIGN = "tautochrone.foreign"
 """The property that says which version of which table the newest snapshot shows."""
 _NO_DELETES = "[]"
 _PATH_SEPARATOR, _NO_ID = "\1", "-"
-_PARTS = 5
+_PARTS = 6
 """What `ShadowTableCalls.dataFiles` says of each file."""
 
 
@@ -587,11 +587,12 @@ class _Update:
             ) from error
         parts = zip(*(answer[part::_PARTS] for part in range(_PARTS)), strict=True)
         described = {}
-        for file, (part, rows, ids, schema, milliseconds) in zip(files, parts, strict=True):
+        for file, (part, rows, ids, schema, milliseconds, lists) in zip(files, parts, strict=True):
             self._require_ids(file, ids)
             if schema:
                 self._require_types(file, json.loads(schema)["fields"])
             self._require_microseconds(file, milliseconds)
+            self._require_groups_of_elements(file, lists)
             described[file.location] = _Present(java_object(part), int(rows), deletes=file.deletes)
         return described
 
@@ -631,6 +632,13 @@ class _Update:
             if field_id in types:
                 kind = f"{types[field_id]} in milliseconds"
                 raise self._types_error(file, field_id, kind, f"{types[field_id]} in microseconds")
+
+    def _require_groups_of_elements(self, file: ForeignFile, text: str) -> None:
+        """Iceberg's readers fail at lists without them, as Parquet's older writers make them."""
+        for field_id in map(int, filter(None, text.split(_PATH_SEPARATOR))):
+            if self._ids.has(field_id):
+                kind = "list of two levels (without a group around each element)"
+                raise self._types_error(file, field_id, kind, "list of three levels")
 
     def _types_error(self, file: ForeignFile, field_id: int, kind: str, expected: str) -> ForeignTableError:
         column = self._ids.name_of(field_id)
