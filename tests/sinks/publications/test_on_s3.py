@@ -49,7 +49,9 @@ def options(url: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def folder(server: str) -> S3Path:
+def folder(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Path:
+    """Of a server that is known to create objects once."""
+    monkeypatch.setattr(object_paths, "_ROUNDS", 1)
     name = f"b{uuid4().hex}"
     bucket(server, name)
     return s3_folder("mirror", f"s3a://{name}/lake", options(server))
