@@ -637,8 +637,16 @@ class _Update:
         """Iceberg's readers fail at lists without them, as Parquet's older writers make them."""
         for field_id in map(int, filter(None, text.split(_PATH_SEPARATOR))):
             if self._ids.has(field_id):
-                kind = "list of two levels (without a group around each element)"
-                raise self._types_error(file, field_id, kind, "list of three levels")
+                column = self._ids.name_of(field_id)
+                raise ForeignTableError(
+                    "FOREIGN_FILE_HAS_OLD_LISTS",
+                    f"{file.location} of {self._foreign.source} has the list {column} in two levels, "
+                    "without a group around each element: Iceberg's readers fail at it",
+                    hint="let the table's own program write its files anew with lists of three levels, in "
+                    "Hudi with spark.hadoop.parquet.avro.write-old-list-structure = false, or write the "
+                    "columns that the view needs into a table of their own",
+                    sqlstate="0A000",
+                )
 
     def _types_error(self, file: ForeignFile, field_id: int, kind: str, expected: str) -> ForeignTableError:
         column = self._ids.name_of(field_id)
