@@ -27,10 +27,10 @@ KEY, SECRET, REGION = "key", "secret", "us-east-1"
 _put_object, _lock = S3Response.put_object, threading.Lock()
 
 
-def _put_one_by_one(response: S3Response) -> Any:
+def _put_one_by_one(self: S3Response) -> tuple[int, dict[str, Any], str | bytes]:
     """As Amazon's server does. That of the tests looks whether an object is there, and writes it then."""
     with _lock:
-        return _put_object(response)
+        return _put_object(self)
 
 
 @contextmanager
