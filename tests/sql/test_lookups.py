@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tautochrone.model import limits
+from tautochrone.model.reason_codes import ReasonCode
 from tautochrone.runtime.views import changes
 from tautochrone.spark.execute import key_lookups
 
@@ -40,10 +41,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     read = key_lookups._read
 
     def recorded(
-        rows: DataFrame, request: key_lookups.LookupRequest, max_rows: int
+        rows: DataFrame, request: key_lookups.LookupRequest, *sizes: int
     ) -> tuple[DataFrame, int] | None:
         lookups.append((request.column, len(request.values)))
-        return read(rows, request, max_rows)
+        return read(rows, request, *sizes)
 
     monkeypatch.setattr(key_lookups, "_read", recorded)
     monkeypatch.setattr(limits, "LARGE_RELATION_ROWS", 100)
@@ -91,11 +92,8 @@ def test_views_share_lookups(
     monkeypatch.setattr(changes, "_computed_delta", recorded)
     change(testbed, 1)
     testbed.checkpoint(restart=False)
-    # Lines of changed orders, orders of changed lines: at most at both cuts.
-    columns = Counter(column for column, _ in reads)
-    assert columns["order_id"] in (1, 2), reads
-    assert columns["id"] in (1, 2), reads
-    assert set(columns) == {"order_id", "id"}
+    # Lines of changed orders, orders of changed lines: at one cut, from which the other one follows.
+    assert Counter(column for column, _ in reads) == {"order_id": 1, "id": 1}, reads
     reads.clear()
     # Each table's change, with the columns that any of the views needs.
     assert sorted(changed) == [("amount", "order_id", "price"), ("day", "id", "total", "town")]
@@ -103,6 +101,22 @@ def test_views_share_lookups(
     assert not testbed._run._checkpoints._refresher._changes.lookups._cached, (
         "forgotten once every view is refreshed"
     )
+
+
+def test_rows_that_were_looked_up_are_joined_without_a_job(
+    testbed: ViewTestbed, reads: list[tuple[str, int]]
+) -> None:
+    for step in (1, 2, 3):
+        change(testbed, step)
+        happened = testbed.checkpoint(restart=False)
+    assert reads
+    operators = {
+        node["reason_params"]["operator"]
+        for refresh in happened.of("refresh")
+        for node in refresh["nodes"]
+        if node["reason_code"] == ReasonCode.OPERATOR_OF_JOBS
+    }
+    assert not [operator for operator in operators if "Join" in operator], operators
 
 
 @pytest.mark.slow

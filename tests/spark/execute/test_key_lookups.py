@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.execute import materialize
-from tautochrone.spark.execute.key_lookups import KeyLookups, LookupRequest
+from tautochrone.spark.execute.key_lookups import KeyLookups, LookupRequest, OtherVersion
+from tautochrone.spark.execute.materialize import materialize_few
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +44,7 @@ class LookupCache:
         wider: Collection[Any] | None = None,
         version: str = "1",
         query: str = ROWS,
+        other: OtherVersion | None = None,
     ) -> list[Any] | None:
         """The rows that a lookup returns, sorted by all columns."""
 
@@ -56,7 +58,9 @@ class LookupCache:
         wider_request: Callable[[], LookupRequest | None] = lambda: (  # noqa: E731
             None if wider is None else request(wider)
         )
-        rows = self.lookups.candidate_rows(TABLE, Version(version), request(values), wider_request, read)
+        rows = self.lookups.candidate_rows(
+            TABLE, Version(version), request(values), wider_request, read, lambda: other
+        )
         return (
             None
             if rows is None
@@ -97,6 +101,24 @@ def test_missing_column_is_read(cache: LookupCache) -> None:
     assert cache.reads == 2
     assert cache.rows([3], columns=("k", "value", "name")) == [(3, 3, "n3")]
     assert cache.reads == 2
+
+
+def test_a_later_checkpoint_reads_the_columns_that_lookups_requested(cache: LookupCache) -> None:
+    cache.plan_columns = frozenset({"k", "value", "name"})
+    cache.rows([3])
+    assert cache.rows([3], columns=("name",)) == [("n3",)]
+    assert cache.reads == 1
+    cache.lookups.forget()
+    cache.plan_columns |= {"part.no"}
+    cache.rows([3])
+    assert cache.rows([3], columns=("name",)) == [("n3",)]
+    assert cache.reads == 2
+    assert cache.rows([3], columns=("part.no",)) == [(3,)]
+    assert cache.reads == 3
+    cache.lookups.forget()
+    cache.rows([3])
+    assert cache.rows([3], columns=("part.no",)) == [(3,)]
+    assert cache.reads == 4
 
 
 def test_older_version_without_a_column(cache: LookupCache) -> None:
@@ -158,6 +180,46 @@ def test_rows_are_cached_on_driver_or_executors(
     assert cache.rows([3], column="part.no") == expected
     assert cache.rows([3], column="part.no") == expected
     assert cache.reads == 1
+
+
+def on_driver(session: SparkSession, query: str) -> DataFrame:
+    rows = materialize_few(session.sql(query), 100)
+    assert rows is not None
+    return rows
+
+
+def test_rows_of_another_version_follow_from_what_differs(cache: LookupCache) -> None:
+    own = on_driver(cache.session, "SELECT name, id AS k, id AS value FROM (SELECT 3L AS id, 'n' AS name)")
+    others = on_driver(cache.session, "SELECT id AS k, id * 2 AS value FROM range(4, 7)")
+    other = OtherVersion(Version("1"), own, others)
+    assert cache.rows([3, 5, 9]) == [(3, 3), (5, 5), (9, 9)]
+    assert cache.rows([3, 5], version="2", other=other) == [(5, 5), (5, 10), (9, 9)]
+    assert cache.reads == 1
+    assert cache.rows([9], version="2") == [(5, 5), (5, 10), (9, 9)], "it is cached, too"
+    assert cache.rows([4], version="2", other=other, query=ROWS.replace("id AS value", "-id AS value"))
+    assert cache.reads == 2, "not all keys are known"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "SELECT 3L AS k, 4L AS value",  # not among the rows
+        "SELECT 3L AS k",
+        "SELECT 3L AS k, 3 AS value",
+    ],
+)
+def test_another_version_that_does_not_fit_is_not_used(cache: LookupCache, own: str) -> None:
+    cache.rows([3])
+    other = OtherVersion(Version("1"), on_driver(cache.session, own), None)
+    assert cache.rows([3], version="2", other=other) == [(3, 3)]
+    assert cache.reads == 2
+
+
+def test_changes_that_the_driver_does_not_hold_are_not_used(cache: LookupCache) -> None:
+    cache.rows([3])
+    other = OtherVersion(Version("1"), cache.session.sql(f"{ROWS} WHERE id = 3").select("k", "value"), None)
+    assert cache.rows([3], version="2", other=other) == [(3, 3)]
+    assert cache.reads == 2
 
 
 def test_failed_lookup_returns_none(cache: LookupCache) -> None:

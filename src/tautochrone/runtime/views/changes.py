@@ -109,6 +109,16 @@ class Changes:
             delta = self._materialized_delta((table, old, new), change, columns)
         return delta if delta.rows else None
 
+    def stored_delta(
+        self, table: TableName, old: Version, new: Version, columns: Collection[str]
+    ) -> TableDelta | None:
+        """The same, if its rows are held and were read from the table's files. None: no row changed, or they
+        are not. What a view's refresh computed may have other last digits of floats than what it removed."""
+        with self._lock:
+            is_computed = (table, old, new) in self._view_deltas
+        delta = None if is_computed else self.delta(table, old, new, columns)
+        return delta if delta is not None and delta.materialized else None
+
     def small_table(self, table: TableName, version: Version, read: Callable[[], DataFrame]) -> DataFrame:
         """All rows of a version: held by the driver if they are few, otherwise as `read` gives them."""
         rows = self._load_input(table).row_count(version)

@@ -48,7 +48,7 @@ from tautochrone.spark.execute.driver_scan import (
 )
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
-from tautochrone.spark.execute.key_lookups import LookupRequest
+from tautochrone.spark.execute.key_lookups import LookupRequest, OtherVersion
 from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
 from tautochrone.spark.execute.repeated_plans import side_of_change
@@ -346,9 +346,19 @@ class IncrementalRefresh:
         def looked_up(
             table: TableName, side: CutSide, request: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
-            input_version = version(table, side)
+            def other_version() -> OtherVersion | None:
+                if str(table) not in old:
+                    return None
+                before, after = version(table, CutSide.BEFORE), version(table, CutSide.AFTER)
+                delta = self.changes.stored_delta(table, before, after, request.columns)
+                if delta is None:
+                    return None
+                if side is CutSide.BEFORE:
+                    return OtherVersion(after, own=delta.added, others=delta.removed)
+                return OtherVersion(before, own=delta.removed, others=delta.added)
+
             return self.changes.lookups.candidate_rows(
-                table, input_version, request, wider, lambda: read(table, side)
+                table, version(table, side), request, wider, lambda: read(table, side), other_version
             )
 
         inputs = Inputs(

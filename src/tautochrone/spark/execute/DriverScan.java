@@ -84,7 +84,8 @@ public final class DriverScan {
     private static final Set PLAIN_OPERATORS = new HashSet(Arrays.asList(new String[] {
         "LocalTableScanExec", "ProjectExec", "FilterExec", "CoalesceExec", "UnionExec", "HashAggregateExec",
         "SortAggregateExec", "ObjectHashAggregateExec", "ShuffledHashJoinExec", "SortMergeJoinExec", "SortExec",
-        "WindowExec", "ExpandExec", "WholeStageCodegenExec", "InputAdapter"}));
+        "TakeOrderedAndProjectExec", "WindowExec", "ExpandExec", "GenerateExec", "WholeStageCodegenExec",
+        "InputAdapter"}));
     private static final String[][] INTERPRETED = {
         {"spark.sql.codegen.wholeStage", "false"}, {"spark.sql.codegen.factoryMode", "NO_CODEGEN"}};
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
@@ -126,7 +127,6 @@ public final class DriverScan {
         }
     }
 
-    /** Whether a plan reads nothing but rows of the driver: for so few to compile code takes longer. */
     /** A session's settings for a plan over few rows: to compile it would take longer than to run it. */
     public static SQLConf interpreted(SparkSession session) {
         SQLConf settings = session.sessionState().conf().clone();
@@ -136,6 +136,7 @@ public final class DriverScan {
         return settings;
     }
 
+    /** Whether a plan reads nothing but rows of the driver: for so few to compile code takes longer. */
     private static boolean isHeld(LogicalPlan plan) {
         Seq children = (Seq) plan.children();
         for (int i = 0; i < children.size(); i++) {

@@ -3,7 +3,7 @@ one result, of several that Spark may give, that a followed view has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -50,6 +50,7 @@ from tautochrone.spark.execute.repeated_plans import (
     shape_of,
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count, name_of
+from tautochrone.spark.jvm.driver_rows import rows_with_keys
 from tautochrone.spark.translate.from_catalyst import plan_of
 from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
 from tautochrone.spark.translate.to_catalyst import Leaf, Lowering
@@ -192,12 +193,14 @@ class SparkEngine:
     def _materialize_repeated(self, plan: Node) -> Materialized | None:
         """The same by a plan that an earlier refresh made of the same shape; None if that is not possible."""
         plans = self.plans
-        if plans is None or not plans.are_met_again or not self.reads_few_rows(plan):
+        if plans is None or not plans.are_met_again:
             return None
         shape = shape_of(plan, self._of_query, self.attributes)
         if shape is None or not shape.leaves or plans.cannot_be_made(shape.key):
             return None
-        gathered = [self._gathered(leaf) for leaf in shape.leaves]
+        gathered = self._all_gathered(plan, shape.leaves)
+        if gathered is None:
+            return None
         rows = [each.rows for each in gathered]
         session = self.catalyst.session
 
@@ -210,15 +213,82 @@ class SparkEngine:
                 return None
             return repeated_plan(frame, leaves, [each.is_of_table for each in gathered])
 
-        physical = plans.of(shape.key, make)
+        # Rows of a table, which a plan takes by their names, are no leaf for a plan that takes them by order.
+        key = shape.key, tuple(each.is_of_table for each in gathered)
+        physical = plans.of(key, make)
         if physical is None:
+            plans.refuse(shape.key)
             return None
         relation = run_again(session, physical, rows, list(map(self.columns.number, plan.columns)))
         if relation is None:
-            plans.drop(shape.key)
+            plans.drop(key)
             return None
         self.columns.define(plan.columns, relation.output())
         return Materialized(columns=plan.columns, handle=relation, rows=int(relation.data().size()))
+
+    def _all_gathered(self, plan: Node, leaves: Sequence[Node]) -> list[_Gathered] | None:
+        """What each of these leaves of a plan reads; None if it is too much for one task."""
+        looked_up: dict[int, _Gathered] = {}
+        for leaf in leaves:
+            if not self.reads_few_rows(leaf):
+                rows = self._gathered_by_keys(leaf)
+                if rows is None:
+                    return None
+                looked_up[id(leaf)] = rows
+        if not self._reads_few_rows_besides(plan, set(map(id, leaves))):
+            return None
+        return [looked_up.get(id(leaf)) or self._gathered(leaf) for leaf in leaves]
+
+    def _reads_few_rows_besides(self, plan: Node, leaves: Collection[int]) -> bool:
+        if id(plan) in leaves:
+            return True
+        if not plan.children:
+            return self.reads_few_rows(plan)
+        return all(self._reads_few_rows_besides(child, leaves) for child in plan.children)
+
+    def _gathered_by_keys(self, leaf: Node) -> _Gathered | None:
+        """The rows of a large table or state with the keys of a leaf; None if they cannot be looked up or are
+        not few."""
+        if not isinstance(leaf, KeySemiJoin) or leaf.anti or not self._is_held(leaf.keys):
+            return None
+        if isinstance(leaf.child, StateScan):
+            rows, count = self._materialize_on_driver(leaf.columns, self.lowering.frame(leaf))
+            return _Gathered(rows, lambda plan: plan, False) if are_few(count) else None
+        if not isinstance(leaf.child, ScanAtCut):
+            return None
+        scan, keys = leaf.child.scan, leaf.keys
+        assert isinstance(keys, Materialized)
+        candidates = self._looked_up(leaf, leaf.child)
+        if candidates is None or kind(_plan_of(candidates)) != "LocalRelation":
+            return None
+        names = candidates.columns
+        columns = [self._name(column) for column, _ in leaf.on if column in scan.handle]
+        if len(columns) < len(leaf.on) or not set(columns) <= set(names):
+            return None
+        selected = rows_with_keys(
+            _plan_of(candidates),
+            [names.index(name) for name in columns],
+            keys.handle,
+            [keys.columns.index(source) for _, source in leaf.on],
+            null_safe=leaf.null_safe,
+            # A look-up has columns for other views, too: a plan must not depend on them.
+            output=[names.index(name) for name in sorted(self._scanned(scan).intersection(names))],
+        )
+        if selected is None or not are_few(int(selected.data().size())):
+            return None
+        session = self.catalyst.session
+        return _Gathered(
+            selected, lambda plan: self._scan_output(scan, dataframe_of_plan(session, plan)), True
+        )
+
+    def _scanned(self, scan: Scan) -> set[str]:
+        """The names of the columns that a scan reads."""
+        return {self._name(column) for column in scan.columns if column in scan.handle}
+
+    @staticmethod
+    def _is_held(node: Node) -> bool:
+        """Whether a node is a result of few rows that the driver holds."""
+        return isinstance(node, Materialized) and are_few(node.rows) and kind(node.handle) == "LocalRelation"
 
     def _gathered(self, leaf: Node) -> _Gathered:
         """What a leaf reads. Rows of small tables and states are as they are stored: what a leaf makes of
@@ -363,14 +433,20 @@ class SparkEngine:
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
 
     def _lookup(self, node: KeySemiJoin, scan_at_cut: ScanAtCut) -> JavaObject | None:
+        """The plan of `_looked_up`."""
+        rows = self._looked_up(node, scan_at_cut)
+        return None if rows is None else self._scan_output(scan_at_cut.scan, rows)
+
+    def _looked_up(self, node: KeySemiJoin, scan_at_cut: ScanAtCut) -> DataFrame | None:
         """Cached rows of an input, at least those with one of the keys. None: there are too many, or the
         input is so small that it is read whole."""
         keys, scan = node.keys, scan_at_cut.scan
-        if not isinstance(keys, Materialized) or not self._reads_many_rows_at_cut(scan_at_cut):
+        many = self._reads_many_rows_at_cut(scan_at_cut)
+        if not isinstance(keys, Materialized) or not (many or not self.reads_few_rows(scan_at_cut)):
             return None
         candidates = []
         for column, source in node.on:
-            values = self.lowering.keys.values(column, keys, source, fetch=True)
+            values = self.lowering.keys.values(column, keys, source, fetch=many)
             # The lookup compares by `=`, which finds no NULL.
             if values is not None and column in scan.handle and not (node.null_safe and None in values):
                 candidates.append((len(values), column, source, values - {None}))
@@ -381,8 +457,7 @@ class SparkEngine:
         type_name = str(self.columns.attribute(column).dataType().catalogString())
         request = LookupRequest(self._name(column), type_name, values, self._column_names(scan.table))
         wider = partial(self._wider_request, column, source, request)
-        rows = self.inputs.lookup(scan.table, scan_at_cut.side, request, wider)
-        return None if rows is None else self._scan_output(scan, rows)
+        return self.inputs.lookup(scan.table, scan_at_cut.side, request, wider)
 
     def _wider_request(
         self, column: ColumnId, source: ColumnId, request: LookupRequest

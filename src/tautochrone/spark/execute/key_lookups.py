@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +23,14 @@ from pyspark.sql import functions as sf
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import ReasonCode
+from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import note_job
-from tautochrone.spark.execute.materialize import materialize_up_to
+from tautochrone.spark.execute.materialize import local_relation, materialize_few, materialize_up_to
+from tautochrone.spark.jvm.catalyst import kind, known_row_count
+from tautochrone.spark.jvm.driver_rows import rows_at_other_version
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
-__all__ = ["KeyLookups", "KeyValues", "LookupRequest", "key_values"]
+__all__ = ["KeyLookups", "KeyValues", "LookupRequest", "OtherVersion", "key_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def key_values(rows: DataFrame, keys: Sequence[str]) -> dict[str, KeyValues]:
     }
 
 
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint", "date")
 _KEY, _SEPARATOR = "__taut_key", "\x1f"
 
 _CacheKey = tuple[TableName, Version, str]
@@ -82,6 +87,21 @@ class LookupRequest:
     kind: str
     values: frozenset[Any]
     columns: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """Another version of a table that is looked up, and how the two differ.
+
+    Attributes:
+        version: the other one.
+        own: rows that it has and the version that is looked up has not; None: no row.
+        others: rows that this version has and the other one has not.
+    """
+
+    version: Version
+    own: DataFrame | None
+    others: DataFrame | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +131,9 @@ class KeyLookups:
         self._column_locks: defaultdict[tuple[TableName, str], threading.Lock] = defaultdict(threading.Lock)
         self._cached: OrderedDict[_CacheKey, _Lookup] = OrderedDict()
         self._too_many: dict[tuple[TableName, str], int] = {}
+        self._many: dict[tuple[TableName, str], int] = {}
+        self._requested: defaultdict[tuple[TableName, str], set[str]] = defaultdict(set)
+        self._learned: dict[tuple[TableName, str], frozenset[str]] = {}
 
     def candidate_rows(
         self,
@@ -119,6 +142,7 @@ class KeyLookups:
         request: LookupRequest,
         wider_request: Callable[[], LookupRequest | None],
         read_all: Callable[[], DataFrame],
+        other_version: Callable[[], OtherVersion | None] = lambda: None,
     ) -> DataFrame | None:
         """Materialized rows of a version: all rows with one of the requested keys, and maybe others.
 
@@ -130,14 +154,19 @@ class KeyLookups:
             request: the keys and columns that the caller needs.
             wider_request: a request with more keys, which other views may need; None: no others are known.
             read_all: returns all rows of the version.
+            other_version: a version whose rows with these keys may be known; None: there is no other one.
         """
         key = table, version, request.column
         with self._lock:
             column_lock = self._column_locks[table, request.column]
         with column_lock:
+            self._requested[table, request.column].update(request.columns)
             cached = self._cached.get(key)
             if cached is not None and cached.answers(request):
                 return cached.rows
+            derived = self._derived(key, request, other_version)
+            if derived is not None:
+                return derived.rows
             extended = None if cached is None else replace(request, values=request.values | cached.values)
             for attempt in (wider_request(), extended, request):
                 if attempt is not None and len(attempt.values) < self._too_many_keys(key, attempt):
@@ -147,11 +176,48 @@ class KeyLookups:
         return None
 
     def forget(self) -> None:
-        """Drop all cached rows. How many keys are too many is remembered."""
+        """Drop all cached rows. How many keys are too many, and which columns were requested, is
+        remembered."""
         with self._lock:
             self._cached.clear()
+            self._learned = {key: frozenset(columns) for key, columns in self._requested.items()}
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _derived(
+        self, key: _CacheKey, request: LookupRequest, other_version: Callable[[], OtherVersion | None]
+    ) -> _Lookup | None:
+        """The lookup, from that of another version and what differs between them; None: that one is not
+        cached, or the rows are not all held by the driver."""
+        with self._lock:
+            is_there = any((table, column) == (key[0], key[2]) for table, _, column in self._cached)
+        if not is_there:
+            return None
+        other = other_version()
+        cached = None if other is None else self._cached.get((key[0], other.version, key[2]))
+        if other is None or cached is None or not cached.answers(request):
+            return None
+        columns = cached.rows.columns
+        frames = [rows for rows in (cached.rows, other.own, other.others) if rows is not None]
+        plans = [_held(rows, columns) for rows in frames]
+        if request.kind not in _WHOLE_NUMBERS or any(plan is None for plan in plans):
+            return None
+        rows, *changed = plans
+        own = None if other.own is None else changed.pop(0)
+        others = changed.pop() if changed else None
+        plan = rows_at_other_version(rows, own, others, columns.index(request.column), cached.values)
+        if plan is None:
+            return None
+        frame = dataframe_of_plan(cached.rows.sparkSession, plan)
+        return self._keep(key, replace(cached, rows=frame, size=int(plan.data().size()) * len(columns)))
+
+    def _keep(self, key: _CacheKey, lookup: _Lookup) -> _Lookup:
+        with self._lock:
+            self._cached[key] = lookup
+            self._cached.move_to_end(key)
+            while len(self._cached) > 1 and self._cached_values() > limits.MAX_CACHED_LOOKUP_VALUES:
+                self._cached.popitem(last=False)
+        return lookup
 
     def _too_many_keys(self, key: _CacheKey, request: LookupRequest) -> int:
         """The smallest number of keys of which a lookup is known to give too many rows."""
@@ -161,44 +227,68 @@ class KeyLookups:
         self, key: _CacheKey, request: LookupRequest, cached: _Lookup | None, rows: DataFrame
     ) -> _Lookup | None:
         cached_columns = cached.columns if cached else ()
-        columns = self._columns(key[0]).union(request.columns, [request.column], cached_columns)
+        # Plans may read columns of the table that they never look up by this one.
+        columns = self._learned.get((key[0], key[2])) or self._columns(key[0])
+        columns = columns.union(request.columns, [request.column], cached_columns)
         # An older version may lack columns; a reader that needs them takes them as NULL.
         available = [name for name in rows.columns if name in columns]
         if request.column not in available:
             return None
         max_rows = min(limits.MAX_LOOKUP_ROWS, limits.MAX_LOOKUP_VALUES // len(available))
+        many = self._many.get((key[0], key[2]), len(request.values) + 1)
+        max_few = limits.MAX_SINGLE_TASK_ROWS if len(request.values) < many else 0
         note_job(ReasonCode.KEYS_LOOKED_UP, table=str(key[0]))
         try:
-            result = _read(rows.select(*map(quoted, available)), request, max_rows)
+            result = _read(rows.select(*map(quoted, available)), request, max_rows, max_few)
         except (PySparkException, Py4JJavaError):
             # The caller then reads the table itself. If the error matters, that read raises it again.
             result = None
-        with self._lock:
-            if result is None:
+        if result is None:
+            with self._lock:
                 self._too_many[key[0], key[2]] = len(request.values)
-                return None
-            frame, count = result
-            lookup = self._cached[key] = _Lookup(request.values, columns, frame, count * len(available))
-            self._cached.move_to_end(key)
-            while len(self._cached) > 1 and self._cached_values() > limits.MAX_CACHED_LOOKUP_VALUES:
-                self._cached.popitem(last=False)
-        return lookup
+            return None
+        frame, count = result
+        if max_few and count > limits.MAX_SINGLE_TASK_ROWS:
+            with self._lock:
+                self._many[key[0], key[2]] = len(request.values)
+        return self._keep(key, _Lookup(request.values, columns, frame, count * len(available)))
 
     def _cached_values(self) -> int:
         return sum(lookup.size for lookup in self._cached.values())
 
 
-def _read(rows: DataFrame, request: LookupRequest, max_rows: int) -> tuple[DataFrame, int] | None:
-    """The rows with one of the keys, and their number; None when there are more than `max_rows`."""
-    is_in_list = len(request.values) <= limits.MAX_IN_LIST_VALUES
-    condition = (in_list if is_in_list else in_ranges)(quoted(request.column), request.values, request.kind)
+def _read(
+    rows: DataFrame, request: LookupRequest, max_rows: int, max_few: int
+) -> tuple[DataFrame, int] | None:
+    """The rows with one of the keys, and their number; None when there are more than `max_rows`. Up to
+    `max_few` rows are held by the driver."""
+    name, is_in_list = quoted(request.column), len(request.values) <= limits.MAX_IN_LIST_VALUES
+    condition = in_ranges(name, request.values, request.kind)
+    if is_in_list:
+        # Iceberg compares no long list with the statistics of its files, but ranges.
+        condition = f"({condition}) AND {in_list(name, request.values, request.kind)}"
     rows = rows.where(condition)
     if not is_in_list:
         keys = _keys(rows.sparkSession, request)
         if keys is None:
             return None
         rows = rows.join(sf.broadcast(keys), rows[quoted(request.column)] == keys[_KEY], "left_semi")
+    if max_few:
+        # One job instead of three.
+        few = materialize_few(rows, min(max_rows, max_few))
+        if few is not None:
+            return few, known_row_count(few._jdf.queryExecution().analyzed()) or 0  # noqa: SLF001
     return materialize_up_to(rows, max_rows)
+
+
+def _held(rows: DataFrame, columns: Sequence[str]) -> JavaObject | None:
+    """A local relation of rows with some columns; None if the driver does not hold them, or they lack one."""
+    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    if kind(plan) != "LocalRelation" or not set(columns) <= set(rows.columns):
+        return None
+    if rows.columns == list(columns):
+        return plan
+    return local_relation(rows.select(*map(quoted, columns)))[0]
 
 
 def _keys(session: SparkSession, request: LookupRequest) -> DataFrame | None:

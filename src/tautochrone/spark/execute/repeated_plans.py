@@ -54,9 +54,9 @@ _SOURCE = Path(__file__).with_name("DriverPlans.java")
 _LEAVES = (Materialized, StateScan, ScanAtCut, KeySemiJoin, MultiKeySemiJoin, OrderedFrom)
 """Nodes whose rows are gathered before a plan runs. What they read depends on the rows of the change."""
 
-_MAX_PLANS = 32
+_MAX_PLANS = 64
 """Of one view."""
-_MAX_MISSES = 8
+_MAX_MISSES = 48
 """A view of which so many plans were never met again has none that repeat."""
 
 
@@ -202,6 +202,10 @@ class RepeatedPlans:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
+
+    def refuse(self, key: Hashable) -> None:
+        """No plan of a shape can be repeated."""
+        self._plans[key] = None
 
     def drop(self, key: Hashable) -> None:
         """The plan did not fit the rows: another one is made the next time."""

@@ -16,6 +16,7 @@ from tautochrone.model import limits
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.driver_calls import types_differ, with_names
+from tautochrone.spark.jvm.driver_rows import distinct_values
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
 
 __all__ = ["Columns", "KeyConditions", "LeafPlans", "LoweringContext", "RowFilter"]
@@ -161,7 +162,12 @@ class KeyConditions:
 
     def _values_of(self, keys: Materialized, source: ColumnId, type_name: str) -> frozenset[Any]:
         catalyst = self._catalyst
-        value = keys.handle.output().apply(keys.columns.index(source))
+        position = keys.columns.index(source)
+        if kind(keys.handle) == "LocalRelation":
+            values = distinct_values(keys.handle, position, type_name)
+            if values is not None:
+                return values
+        value = keys.handle.output().apply(position)
         if type_name.startswith(UNORDERED_TYPE):
             value = catalyst.cast(
                 value, catalyst.spark_sql_class("types.StringType$"), catalyst.option("UTC")
@@ -203,19 +209,21 @@ class LoweringContext(ABC):
 
     Attributes:
         keys: conditions on columns, made of the values of keys.
-        reads_few_rows: see `LeafPlans`.
     """
 
     def __init__(self, catalyst: Catalyst, columns: Columns, leaves: LeafPlans) -> None:
         self.catalyst = catalyst
         self.leaves = leaves
-        self.reads_few_rows = leaves.reads_few_rows
         self.columns = columns
         self.keys = KeyConditions(catalyst, columns)
 
     @abstractmethod
     def plan(self, node: Node) -> JavaObject:
         """The Catalyst plan of a node."""
+
+    @abstractmethod
+    def reads_few_rows(self, node: Node) -> bool:
+        """Whether one task can process all rows that a node reads."""
 
     def coalesced(self, node: Node) -> JavaObject:
         """The plan of a node, in one partition if it is small; for nodes that group, sort or join its
@@ -304,9 +312,24 @@ class LoweringContext(ABC):
     def join_type(self, name: str) -> JavaObject:
         return self.catalyst.spark_sql_class(f"catalyst.plans.{name}$")
 
-    def join_scalars(self, plan: JavaObject, scalars: tuple[Node, ...]) -> JavaObject:
-        """A plan with the columns of scalar subqueries, each joined by its only row."""
+    def join_scalars(self, node: Node, scalars: tuple[Node, ...]) -> JavaObject:
+        """The plan of a node with the columns of scalar subqueries, each joined by its only row."""
+        return self.with_scalars(self.plan(node), node, scalars)
+
+    def with_scalars(self, plan: JavaObject, node: Node, scalars: tuple[Node, ...]) -> JavaObject:
+        """The same of another plan of the rows of a node, which may have more columns."""
         for scalar in scalars:
+            if isinstance(scalar, Materialized) and self.reads_few_rows(node):
+                condition = self.always_equal(node.columns, scalar.columns)
+                if condition is not None:
+                    plan = self.catalyst.logical("Join")(
+                        self.coalesce(plan),
+                        self.coalesce(self.plan(scalar)),
+                        self.join_type("LeftOuter"),
+                        self.catalyst.option(condition),
+                        self.catalyst.shuffle_hash_hint,
+                    )
+                    continue
             # A materialized result is known to have at most one row; a LeftSingle join checks others at run
             # time.
             name = "LeftOuter" if isinstance(scalar, Materialized) else "LeftSingle"
@@ -315,3 +338,20 @@ class LoweringContext(ABC):
                 plan, self.plan(scalar), join_type, self.catalyst.none, self.catalyst.no_hint
             )
         return plan
+
+    def always_equal(self, left: Sequence[ColumnId], right: Sequence[ColumnId]) -> JavaObject | None:
+        """A condition that any two rows meet, as an equality of columns of both sides: a join without one is
+        a broadcast, which needs a job. None: a side has no column that can be hashed."""
+        sides = []
+        for columns in (left, right):
+            attribute = next(filter(_can_be_hashed, map(self.columns.attribute, columns)), None)
+            if attribute is None:
+                return None
+            hashed = self.catalyst.expression("Murmur3Hash")(self.catalyst.seq([attribute]), 42)
+            # Spark does not simplify this to 0.
+            sides.append(self.catalyst.expression("BitwiseAnd")(hashed, self.catalyst.literal(0)))
+        return self.equal(*sides, null_safe=False)
+
+
+def _can_be_hashed(attribute: JavaObject) -> bool:
+    return not any(word in str(attribute.dataType().catalogString()) for word in ("map<", "variant"))

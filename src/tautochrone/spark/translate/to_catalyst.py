@@ -108,7 +108,13 @@ class Lowering(LoweringContext):
         """The Catalyst plan of a node."""
         if id(node) in self._leaves:
             return self._leaf(node)
+        if self._leaves and isinstance(node, ScanAtCut | StateScan | Materialized):
+            raise AssertionError(f"A plan that runs again would keep the rows of {node.label}")
         return self._rules[type(node)](node)
+
+    def reads_few_rows(self, node: Node) -> bool:
+        # The rows that leaves stand for were gathered, and are few.
+        return bool(self._leaves) or self.leaves.reads_few_rows(node)
 
     def repeatable_frame(self, node: Node, leaves: Sequence[tuple[Node, Leaf]]) -> DataFrame:
         """A DataFrame of a node in one partition, with other plans in the place of nodes below it."""
@@ -195,10 +201,18 @@ class Lowering(LoweringContext):
         return self.catalyst.logical("Union")(self.catalyst.seq(plans), False, False)
 
     def _join(self, node: Join) -> JavaObject:
-        left, (right, hint) = self.plan(node.left), self._right_side(node)
-        if node.keys and self.reads_few_rows(node.left) and self.reads_few_rows(node.right):
-            left, right, hint = self.coalesce(left), self.coalesce(right), self.catalyst.shuffle_hash_hint
         conditions = [condition.handle for condition in node.conditions]
+        few = self.reads_few_rows(node.left) and self.reads_few_rows(node.right)
+        if few and not node.keys:
+            is_scalar = node.kind is JoinKind.SCALAR and isinstance(node.right, Materialized)
+            condition = self.always_equal(node.left.columns, node.right.columns) if is_scalar else None
+            conditions += [] if condition is None else [condition]
+            few = condition is not None
+        if few:
+            left, right = self.coalesced(node.left), self.coalesced(node.right)
+            hint = self.catalyst.shuffle_hash_hint
+        else:
+            left, (right, hint) = self.plan(node.left), self._right_side(node)
         for key in node.keys:
             left_key, right_key = self.columns.attribute(key.left), self.columns.attribute(key.right)
             conditions.append(self.equal(left_key, right_key, null_safe=key.null_safe))
@@ -249,7 +263,7 @@ class Lowering(LoweringContext):
         return self.selected(window, node.columns)
 
     def _scalar_filter(self, node: ScalarFilter) -> JavaObject:
-        plan = self.join_scalars(self.plan(node.child), node.scalars)
+        plan = self.join_scalars(node.child, node.scalars)
         return self.selected(self.catalyst.logical("Filter")(node.condition.handle, plan), node.columns)
 
     def _null_extend(self, node: NullExtend) -> JavaObject:

@@ -87,11 +87,11 @@ class AggregateLowering:
         lowering = self._lowering
         before, after = lowering.columns.fresh(), lowering.columns.fresh()
         rows = node.columns[:-1]
-        plan = lowering.join_scalars(lowering.plan(node.child), node.before)
+        plan = lowering.join_scalars(node.child, node.before)
         plan = lowering.project(
             [*lowering.attributes(rows), lowering.columns.named(before, node.condition.handle)], plan
         )
-        plan = lowering.join_scalars(plan, node.after)
+        plan = lowering.with_scalars(plan, node.child, node.after)
         plan = lowering.project(
             [*lowering.attributes((*rows, before)), lowering.columns.named(after, node.condition.handle)],
             plan,
@@ -162,12 +162,12 @@ class AggregateLowering:
         # Both sides have one row per changed group, so the hint needs no statistics.
         added = lowering.coalesced_frame_named_by_ids(node.partial).alias("new")
         stored = lowering.coalesced_frame_named_by_ids(node.stored).alias("old")
-        same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys) or "true"
-        in_one_task = (
-            bool(aggregate.keys)
-            and lowering.reads_few_rows(node.partial)
-            and lowering.reads_few_rows(node.stored)
-        )
+        in_one_task = lowering.reads_few_rows(node.partial) and lowering.reads_few_rows(node.stored)
+        same_key = " AND ".join(f"new.{key} <=> old.{key}" for key in aggregate.keys)
+        if not same_key:
+            # See `always_equal`.
+            count = aggregate.count
+            same_key = f"hash(new.{count}) & 0 = hash(old.{count}) & 0" if in_one_task else "true"
         joined = added.join(
             stored.hint("shuffle_hash" if in_one_task else "broadcast"), sf.expr(same_key), "left"
         )
@@ -220,16 +220,9 @@ class AggregateLowering:
         if aggregate.keys:
             frame = lowering.frame_named_by_ids(node.child).where(f"{source[aggregate.count]} > 0")
         else:
-            catalyst = lowering.catalyst
-            one_row = catalyst.logical("OneRowRelation")()
-            plan = catalyst.logical("Join")(
-                one_row,
-                lowering.plan(node.child),
-                lowering.join_type("LeftOuter"),
-                catalyst.none,
-                catalyst.no_hint,
-            )
-            frame = self._named(plan, node.child.columns)
+            # The only row, or a row of NULLs.
+            only = [f"max({column}) AS {column}" for column in node.sources]
+            frame = lowering.coalesced_frame_named_by_ids(node.child).groupBy().agg(*map(sf.expr, only))
         rows = frame.select(*map(quoted, aggregate.keys), *map(self._column, self._values(aggregate, source)))
         return lowering.with_column_ids(rows, node.columns)
 

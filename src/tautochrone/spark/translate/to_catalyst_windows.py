@@ -141,7 +141,7 @@ def _lower_ordered_from(lowering: LoweringContext, node: OrderedFrom) -> JavaObj
     condition = catalyst.expression("Or")(is_null, reached)
     if node.before:
         condition = catalyst.expression("Not")(condition)
-    plan = lowering.join_scalars(lowering.plan(node.child), (node.bound,))
+    plan = lowering.join_scalars(node.child, (node.bound,))
     return lowering.selected(catalyst.logical("Filter")(condition, plan), node.columns)
 
 
