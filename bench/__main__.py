@@ -70,6 +70,7 @@ def main() -> None:
     add = parser.add_argument
     add("--scale", type=float, default=0.1, help="TPC-H's scale factor")
     add("--shares", type=float, nargs="+", default=[0.001, 0.01], help="changed part of tables")
+    add("--changed-rows", type=int, nargs="+", default=[], help="numbers of changed rows instead of shares")
     add("--changes", choices=tpch.KINDS, nargs="+", default=tpch.KINDS, help="kinds of changes of TPC-H")
     add("--queries", nargs="*", default=[], help="q1 … q22; all by default")
     add("--rounds", type=int, default=1, help="changes measured per share; the fastest counts")
@@ -134,6 +135,7 @@ def _in_one_spark(
             options.policy,
             options.rounds,
             options.changes,
+            options.changed_rows,
         ),
         "fixed": lambda: fixed.measure(spark, folder, options.rows),
         "ingest": lambda: ingest.measure(spark, folder, options.ingest_rows),

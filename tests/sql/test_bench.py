@@ -47,11 +47,26 @@ def test_smallest_bench_of_refreshes(tmp_path: Path, spark: SparkSession) -> Non
         assert times["full_ms"] > 0
         assert times["times_faster"] == pytest.approx(times["full_ms"] / times["refresh_ms"])
     assert "geometric mean of the 3 that the change reaches" in text
+    assert first_change["worst"] <= first_change["geometric_mean"] <= first_change["best"]
+    assert min(first_change["checkpoint_cpu_s"], first_change["full_cpu_s"]) > 0
     assert "2.0% changed by the refresh functions" in text
     assert "10 rows into 1000" in text
     assert results["fixed"]["messages"] > 100
     assert 0 < results["fixed"]["message_ms"] < 100
     assert f"{results['fixed']['messages']} messages" in text
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_changes_of_constant_size(tmp_path: Path, spark: SparkSession) -> None:
+    part = tpch.measure(
+        spark, tmp_path, scale=0.001, shares=[], names=["q6"], kinds=["neighbours"], changed_rows=[100]
+    )
+    (change,) = part["changes"]
+    assert change["changed_rows"] == 100
+    assert 0.01 < change["share"] < 0.02
+    assert "100 new rows and as many old ones changed by" in report.table({"tpch": part})
 
 
 @pytest.mark.slow
