@@ -72,7 +72,11 @@ class Project:
 
     @property
     def program(self) -> str | Reason:
-        return program_of(*locate(Options(spec=str(self.pipeline.folder / "spark-pipeline.yml"))))
+        return program_of(*locate(self.options))
+
+    @property
+    def options(self) -> Options:
+        return Options(spec=str(self.pipeline.folder / "spark-pipeline.yml"))
 
     def begin(self) -> News:
         settings = self.pipeline.settings
@@ -368,7 +372,6 @@ def test_files_that_grew_much(project: Project, monkeypatch: pytest.MonkeyPatch)
 
 UNWATCHED = {
     "the time": "CREATE MATERIALIZED VIEW v AS SELECT id, current_date() AS d FROM orders",
-    "a sink": "CREATE MATERIALIZED VIEW v TBLPROPERTIES ('tautochrone.publish' = 'delta') AS SELECT 1 AS id",
     "files": "CREATE MATERIALIZED VIEW v AS SELECT * FROM json.`{folder}`",
 }
 
@@ -387,19 +390,18 @@ def test_a_plan_of_the_same_definitions_starts_no_spark(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """News of sources are no change of definitions; a comment is looked at."""
-    options = Options(spec=str(project.pipeline.folder / "spark-pipeline.yml"))
 
     def start(*_: object, **__: object) -> None:
         raise RuntimeError("Spark starts")
 
     monkeypatch.setattr("tautochrone.app.launch.launch", start)
     (project.folder / "2.json").write_text('{"id": 2}\n')
-    unchanged_plan = plan(options)
+    unchanged_plan = plan(project.options)
     assert not unchanged_plan.has_changes
     assert not unchanged_plan.is_compared
     assert [part.dataset.table for part in unchanged_plan.datasets] == ["orders", "total"]
     with pytest.raises(RuntimeError, match="Spark starts"):
-        plan(options, full=["total"])
+        plan(project.options, full=["total"])
     project.pipeline.write("definitions/total.sql", VIEW + " -- all")
     with pytest.raises(RuntimeError, match="Spark starts"):
-        plan(options)
+        plan(project.options)

@@ -92,6 +92,7 @@ class LastRun:
         incarnation: of the store.
         folders, tables: of each folder a hash of its files, of each table a hash of its state.
         observed: the tables of which the checkpoint showed all that their sources held.
+        sinks: that have the checkpoint.
         until_ms: when it is no longer valid, in epoch milliseconds.
         size: of the files in the folders, in bytes.
         took_ms: how long the last run took that started Spark, without the start.
@@ -107,6 +108,7 @@ class LastRun:
     folders: Mapping[str, str]
     tables: Mapping[str, str]
     observed: tuple[str, ...]
+    sinks: tuple[str, ...]
     until_ms: int
     size: int
     took_ms: int
@@ -132,6 +134,7 @@ class _Watched:
     tables: Mapping[str, str]
     obstacle: Reason | None
     unknown: Reason | None
+    sinks: tuple[str, ...]
 
 
 def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: events.Emit) -> RunState:
@@ -168,6 +171,7 @@ def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
         folders=watched.folders.hashes,
         tables={**watched.tables, **_states(job.settings, job.graph.order)},
         observed=tuple(str(table) for table in job.graph.order if job.topology.ingestion_flows(table)),
+        sinks=watched.sinks,
         until_ms=_now_ms() + _VALID_MS,
         size=watched.folders.size,
         took_ms=took_ms,
@@ -245,20 +249,36 @@ def _news(store: Store, settings: Settings, last: LastRun) -> News:
     except (OSError, TautochroneError):
         return News.UNKNOWN
     if folders.hashes == last.folders:
-        return News.NONE
+        return News.NONE if _have_sinks_all(store, settings, last) else News.UNKNOWN
     is_little = folders.size - last.size <= _LITTLE_BYTES and last.took_ms <= _SHORT_MS
     return News.LITTLE if is_little else News.UNKNOWN
 
 
+def _have_sinks_all(store: Store, settings: Settings, last: LastRun) -> bool:
+    """Whether each sink shows the newest checkpoint, and nobody changed it since."""
+    if not last.sinks:
+        return True
+    from tautochrone.runtime.delivery.sinks_at_rest import are_at_rest
+
+    try:
+        return are_at_rest(store, settings, last.sinks, last.checkpoint)
+    except Exception:
+        # Adapters of others raise what they like. The run asks the sink again, and reports what it says.
+        return False
+
+
 def has_same_definitions(store: Store, settings: Settings, program: str) -> bool:
     """Whether a job's last run was complete and over the same definitions, settings and environment, and
-    nobody wrote a table of it, or one that it reads, since. Without Spark.
+    nobody wrote a table of it, or one that it reads, since. Without Spark, and not known of a job with sinks,
+    of which a plan says more than that.
 
     Args:
         program: of `program_of`.
     """
     last = _read(_file_of(settings))
-    if last is None or last.obstacle or last.program != program or store.incarnation != last.incarnation:
+    if last is None or last.obstacle or last.sinks:
+        return False
+    if last.program != program or store.incarnation != last.incarnation:
         return False
     newest = store.checkpoints.latest_published(settings.job)
     fence = int(store.jobs.newest_fence(settings.job))
@@ -385,13 +405,18 @@ class SinceLastRun:
 
 def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
     """What a run that begins depends on, as far as that is known without Spark; or why nothing of it is."""
+    from tautochrone.runtime.delivery.sinks_at_rest import sinks_to_ask
+
+    sinks = sinks_to_ask(job)
     obstacle = program if isinstance(program, Reason) else _why_not_watched(job)
+    if isinstance(sinks, Reason):
+        obstacle, sinks = obstacle or sinks, ()
     sources = {name for flow in _ingestion_flows(job) for name in flow.sources}
     folders = {name.removeprefix(_FILES_IN) for name in sources if _is_local_folder(name)}
     try:
         tables = _states(job.settings, job.external_tables())
         unknown = _unknown_source(job, asks_topics=True)
-        return _Watched(program, _folders_now(folders), tables, obstacle, unknown)
+        return _Watched(program, _folders_now(folders), tables, obstacle, unknown, sinks)
     except (OSError, TautochroneError) as error:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"{type(error).__name__}: {error}")
 
@@ -435,15 +460,11 @@ def _offsets(text: str) -> dict[str, dict[str, int]]:
 
 def _why_not_watched(job: Job) -> Reason | None:
     """Why it cannot be told without Spark that a run would have nothing to do."""
-    from tautochrone.runtime.job.topology import declared_sinks
-
     settings, topology = job.settings, job.topology
     if settings.jobs or job.tables_of_other_jobs() or settings.align_ms is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
     if settings.target is not None and settings.target.roots_from is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"target {settings.target.roots_from}")
-    if job.definitions.sinks or declared_sinks(topology, settings.sinks):
-        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="a sink")
     return _unknown_source(job, asks_topics=False)
 
 

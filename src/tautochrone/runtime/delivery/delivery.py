@@ -12,7 +12,7 @@ guessed. The sink's pointer says from where the next delta starts, the store onl
 
 Each delivery reads the pointer again, because somebody may have restored the sink meanwhile, and asks the
 sink which tables do not hold what the pointer stands for: those are sent whole. The first delivery of a
-process does so without news too. How many rows are compared for that, `_FIRST_ROWS` and `_LATER_ROWS` say.
+process does so without news too. How many rows are compared for that, `_FIRST_ROWS` and `COMPARED_ROWS` say.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from tautochrone.model.sink import (
 )
 from tautochrone.runtime.delivery.check_sinks import only_inserts_error, require_keys, require_own
 from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
+from tautochrone.runtime.delivery.sinks_at_rest import COMPARED_ROWS
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
@@ -62,9 +63,8 @@ __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 _PIN_MS = 3_600_000
 _READABLE = frozenset({CheckpointState.PUBLISHED, CheckpointState.PARTIAL})
 _FIRST_ROWS = 10_000_000
-"""Tables with so many rows at most are compared by the first delivery of a process."""
-_LATER_ROWS = 100_000
-"""The same for its later ones. Of larger tables the sink compares what it can tell without reading rows."""
+"""Tables with so many rows at most are compared by the first delivery of a process, and by its later ones
+those with `COMPARED_ROWS`. Of larger tables the sink compares what it can tell without reading rows."""
 _OBJECTS_MISSING = "SINK_OBJECT_MISSING"
 """Only opening the sink again creates its own tables, its schema or its database."""
 _UNEXPECTED_ROWS = frozenset({"SINK_ROW_MISSING", "SINK_KEY_NOT_UNIQUE"})
@@ -316,7 +316,7 @@ class Delivery:
             # Who restores a sink has the tables that it had: they may lack columns.
             self._ensured.clear()
             self._journal.raise_fence(sink)
-        max_rows = _LATER_ROWS if self._is_compared else _FIRST_ROWS
+        max_rows = COMPARED_ROWS if self._is_compared else _FIRST_ROWS
         shown = () if self._published is None else self._published.versions
         tables = [name for name in self.declaration.tables if name in shown]
         is_trusted = self._is_expected and not self._compares_all
