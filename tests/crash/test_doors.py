@@ -33,6 +33,11 @@ ALLOWED = {
     ("cli/diff.py", "mkdir"): "where `taut diff` writes its answer",
     ("cli/unit_tests.py", "mkdir"): "where `taut test` writes its answer",
     ("spark/session/java.py", "mkdir"): "set-up: the folder of the archive of classes",
+    (
+        "spark/session/launch_command.py",
+        "mkdir",
+    ): "set-up: the command of Spark's JVM; without it Spark's script runs",
+    ("spark/session/launch_command.py", "write_text"): "the same",
     ("app/warm_up.py", "write_text"): "set-up: the project that the archive is from",
     ("app/open.py", "mkdir"): "the storage folder; making it twice is making it once",
     ("app/target_roots.py", "write_text"): "a hint: without it the other target is asked again",

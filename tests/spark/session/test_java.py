@@ -7,16 +7,22 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.spark.jvm import driver_calls
-from tautochrone.spark.jvm.driver_calls import compiled_class, write_compiled
+from tautochrone.spark.jvm.driver_calls import COMPILED, compiled_class, write_compiled
 from tautochrone.spark.session import java
 from tautochrone.spark.session.factory import settings_to_start
 from tautochrone.spark.session.jars import CORE, KAFKA
-from tautochrone.spark.session.java import archive_file, archive_options, find_java, make_archives
+from tautochrone.spark.session.java import (
+    archive_file,
+    archive_options,
+    find_java,
+    make_archives,
+    prepared_folder,
+)
 from tautochrone.spark.session.settings import SparkSettings
 
 
@@ -41,10 +47,31 @@ def test_classes_of_this_package_are_compiled_at_set_up(spark: SparkSession, tmp
         "package tautochrone; public class Sum { public static int of(int a) { return a + 1; } }"
     )
     assert compiled_class(source).getMethods()[0].getName() == "of"
+    assert not list(prepared_folder(find_java()).glob("Sum-*")), "it is none of this package"
     write_compiled(tmp_path)
     (jar,) = tmp_path.glob("Sum-*.jar")
     with ZipFile(jar) as classes:
         assert classes.namelist() == ["tautochrone/Sum.class"]
+
+
+@pytest.mark.spark
+def test_what_a_session_compiled_is_kept_for_the_next(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was prepared by another release."""
+    source = Path(driver_calls.__file__).with_name("DriverCalls.java")
+    monkeypatch.setattr(driver_calls, "_classes", {})
+    monkeypatch.setattr(driver_calls, "_compilers", {})
+    monkeypatch.setattr(SparkContext, "getConf", lambda _: SparkConf(False).set(COMPILED, str(tmp_path)))
+    loaders = []
+    for _ in range(2):
+        driver_calls._classes.clear()
+        loaders.append(compiled_class(source).getClassLoader().getClass().getSimpleName())
+    (jar,) = tmp_path.iterdir()
+    assert jar.name.startswith("DriverCalls-")
+    assert loaders[0] != "URLClassLoader"
+    assert loaders[1] == "URLClassLoader"
+    assert spark is not None
 
 
 JARS = [artifact.file for artifact in CORE + KAFKA]
@@ -133,6 +160,65 @@ def test_what_is_wrong_with_java(
     with pytest.raises(EnvironmentProblemError, match=message) as raised:
         find_java()
     assert raised.value.error_class == error
+
+
+def test_java_is_not_started_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "bin" / "java"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\nexit 1\n")
+    command.chmod(0o755)
+    release = tmp_path / "release"
+    release.write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.1"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert find_java() == str(command)
+    # Java itself says whether it accepts them.
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:Nonsense")
+    with pytest.raises(EnvironmentProblemError, match="JAVA_FAILED"):
+        find_java()
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")
+    release.write_text('JAVA_VERSION="1.8.0_292"\n')
+    java.java_version.cache_clear()
+    with pytest.raises(EnvironmentProblemError, match="JAVA_FAILED"):
+        find_java()
+
+
+def test_java_starts_with_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def options(short_lived: bool, given: str) -> str:
+        conf = {"spark.driver.extraJavaOptions": given}
+        settings = settings_to_start(SparkSettings(short_lived=short_lived, conf=conf), "lake", {})
+        return settings["spark.driver.extraJavaOptions"]
+
+    assert "-XX:+UseSerialGC" in options(True, "-Da=b")
+    assert "-XX:+UseSerialGC" not in options(False, "-Da=b")
+    assert options(True, "-XX:+UseG1GC").count("GC") == 1
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseParallelGC")
+    assert "GC" not in options(True, "-Da=b")
+
+
+def test_the_compiler_of_generated_code_is_not_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No class of a signed jar is in an archive."""
+    monkeypatch.setattr(java, "prepared_folder", lambda _: tmp_path)
+    assert java.class_path("java", [Path("/a.jar")]) == ["/a.jar"]
+    jars = java._compiler_jars()
+    assert len(jars) == 2
+    for jar in jars:
+        with ZipFile(jar) as signed, ZipFile(java._copy_without_signature(jar, tmp_path)) as copy:
+            left_out = signed.namelist().copy()
+            for name in copy.namelist():
+                assert copy.read(name) == signed.read(name)
+                left_out.remove(name)
+        assert {Path(name).suffix for name in left_out} == {".SF", ".DSA"}
+    assert java.class_path("java", [Path("/a.jar")]) == [
+        "/a.jar",
+        *(str(tmp_path / jar.name) for jar in jars),
+    ]
 
 
 def test_another_java_has_another_archive(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -63,6 +64,19 @@ DEFAULTS = {
     "spark.sql.streaming.noDataProgressEventInterval": "0",
 }
 """What a session has unless a user sets it."""
+
+# Without the optimising compiler Java keeps 48 MB of compiled code, which planning some hundred queries
+# fills: then calls fail with errors of method handles.
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+# Ten times Java's own numbers of calls. What a start does some thousand times is not optimised while it goes
+# on, which took a third of the CPU time of a first run; loops over many rows are, as ever.
+_OPTIMISED_LATER = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+)
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 _JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
 """Spark functions that can call any static method in the JVM."""
@@ -157,10 +171,9 @@ def settings_to_start(spark: SparkSettings, catalog: str, catalog_conf: Mapping[
         "-XX:+DisplayVMOutputToStderr",
         *archive_options(java, on_class_path=_jars_on_class_path(spark)),
     ]
-    if spark.short_lived:
-        # Without the optimising compiler Java keeps 48 MB of compiled code, which planning some hundred
-        # queries fills: then calls fail with errors of method handles.
-        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m"]
+    options += _SHORT_LIVED if spark.short_lived else _OPTIMISED_LATER
+    if spark.short_lived and not _has_collector(spark):
+        options.append("-XX:+UseSerialGC")
     conf.update(catalog_conf)
     conf["spark.sql.defaultCatalog"] = catalog
     conf.update(spark.conf)
@@ -174,6 +187,12 @@ def settings_to_start(spark: SparkSettings, catalog: str, catalog_conf: Mapping[
         if conf.pop(key, "classic") != "classic":
             _log.warning("%s is ignored: Spark runs in this process, at spark.master", key)
     return conf
+
+
+def _has_collector(spark: SparkSettings) -> bool:
+    """Whether the user chooses a garbage collector: Java does not start with two of them."""
+    given = [spark.conf.get(_JAVA_OPTIONS), *map(os.environ.get, _JAVA_VARIABLES)]
+    return any(_COLLECTOR.search(text) for text in given if text)
 
 
 def _jars_on_class_path(spark: SparkSettings) -> bool:

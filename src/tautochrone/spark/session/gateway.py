@@ -33,7 +33,9 @@ import logging
 import os
 import re
 import shlex
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -41,6 +43,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +52,16 @@ from py4j.clientserver import JavaClient
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException, utils
+from pyspark.errors import PySparkException, PySparkRuntimeError, utils
 from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import UTF8Deserializer, read_int
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
+from tautochrone.spark.jvm.driver_calls import COMPILED
 from tautochrone.spark.jvm.errors import problem_of
 from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark, set_stderr_tail
+from tautochrone.spark.session.launch_command import LaunchCommand, prepared_command
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -71,6 +78,8 @@ _STACK_FRAME = re.compile(r"\s+at |\s+\.\.\. \d+ more")
 _MAIN_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _STDERR_TIMEOUT_S = 5.0
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_START_POLL_S = 0.01
 _TAIL_LINES, _LINE_CHARACTERS = 50, 500
 
 
@@ -156,9 +165,8 @@ def _start_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
     reader.start()
     try:
         try:
-            with _without_spark_defaults():
-                settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-                gateway = launch_gateway(settings, {"stderr": write_end})  # type: ignore[no-untyped-call]
+            prepared = prepared_command(Path(conf.get(COMPILED, "")), conf)
+            gateway = _by_script(conf, write_end) if prepared is None else _run(prepared, conf, write_end)
         finally:
             # Then only the JVM holds the write end, so the thread ends when the JVM does.
             os.close(write_end)
@@ -171,6 +179,52 @@ def _start_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
             "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
         ) from error
     return gateway, reader
+
+
+def _by_script(conf: Mapping[str, str], stderr: int) -> Any:
+    """Let PySpark run Spark's script."""
+    with _without_spark_defaults():
+        settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        return launch_gateway(settings, {"stderr": stderr})  # type: ignore[no-untyped-call]
+
+
+def _run(prepared: LaunchCommand, conf: Mapping[str, str], stderr: int) -> Any:
+    """What PySpark does with Spark's script, with the command that the script would run.
+
+    Raises:
+        PySparkException: the JVM ended before it could be used.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        # Spark reads it instead of spark-defaults.conf.
+        empty = Path(scratch) / "spark.conf"
+        empty.touch()
+        connection = Path(scratch) / "connection"
+        environment = {
+            **os.environ,
+            **prepared.variables,
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
+        }
+        process = subprocess.Popen(
+            prepared.filled(conf, str(empty)),
+            stdin=subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
+        )
+        while process.poll() is None and not connection.exists():
+            time.sleep(_START_POLL_S)
+        if not connection.exists():
+            raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+        with connection.open("rb") as answer:
+            port, secret = read_int(answer), UTF8Deserializer().loads(answer)  # type: ignore[no-untyped-call]
+    os.environ |= {_PORT: str(port), _SECRET: secret}
+    try:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ[_PORT], os.environ[_SECRET]
+    gateway.proc = process
+    return gateway
 
 
 class _Launch(threading.Thread):

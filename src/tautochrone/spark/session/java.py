@@ -10,8 +10,12 @@ local mode. The jars of a project are loaded by Spark's class loader, which clas
 see, and Iceberg needs clients of S3 and drivers of databases. So beside a project's jars these are loaded by
 Spark's class loader, too, with an archive for that case.
 
+Java archives no class of a signed jar, and verifies the signature at each start. Those of the compiler of
+Spark's generated code are signed by nobody ("DUMMY"), so copies without signatures come before them.
+
 The folder of the archives has copies of the jars, whose paths are the same for all users, and the compiled
-classes of this package's Java sources, which each session would compile otherwise.
+classes of this package's Java sources, which each session would compile otherwise; and the command of
+Spark's JVM, which a script and another JVM make otherwise.
 """
 
 from __future__ import annotations
@@ -25,12 +29,15 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from tautochrone.errors import EnvironmentProblemError
 from tautochrone.redaction import redacted
 from tautochrone.spark.session.jars import CORE, KAFKA, resolve
+from tautochrone.spark.session.launch_command import write_command
 
 __all__ = [
     "MINIMUM_JAVA",
@@ -58,7 +65,7 @@ def find_java() -> str:
     if not command or not Path(command).exists():
         reason = f": JAVA_HOME is {home}, where there is no bin/java" if home else ""
         raise EnvironmentProblemError("JAVA_MISSING", f"No Java was found{reason}", hint=_INSTALL)
-    major = java_version(command)
+    major = _recorded_version(command) or java_version(command)
     if major < MINIMUM_JAVA:
         raise EnvironmentProblemError(
             "JAVA_TOO_OLD",
@@ -66,6 +73,19 @@ def find_java() -> str:
             hint=_INSTALL,
         )
     return command
+
+
+def _recorded_version(command: str) -> int | None:
+    """What the file beside a Java says, without starting it; None: only Java itself can tell, also whether it
+    accepts the options that the environment has for it."""
+    if any(name in os.environ for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")):
+        return None
+    try:
+        text = (Path(command).resolve().parent.parent / "release").read_text()
+    except (OSError, ValueError):
+        return None
+    match = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match and int(match[1]) >= MINIMUM_JAVA else None
 
 
 @cache
@@ -97,6 +117,8 @@ _NO_CDS_WARNINGS = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _BY_JAVA, _BY_CLASS_LOADER = "class-path.jsa", "class-loader.jsa"
 _WARM_UP = "tautochrone.app.warm_up"
 _WARM_UP_TIMEOUT_S = 300
+_COMPILER = ("janino-*.jar", "commons-compiler-*.jar")
+_SIGNATURE = re.compile(r"META-INF/[^/]+\.(SF|DSA|RSA|EC)")
 
 
 def prepared_folder(java: str) -> Path:
@@ -104,10 +126,18 @@ def prepared_folder(java: str) -> Path:
     import pyspark
 
     command = Path(java).resolve()
-    jars = " ".join(map(str, CORE + KAFKA))
+    jars = " ".join([*map(str, CORE + KAFKA), "unsigned"])
     inputs = f"{command} {command.stat().st_mtime_ns} {pyspark.__version__} {pyspark.__file__} {jars}"
     name = hashlib.sha256(inputs.encode()).hexdigest()[:16]
     return Path(sys.prefix) / "share" / "tautochrone" / name
+
+
+def _compiler_jars() -> list[Path]:
+    """Of the compiler of Spark's generated code."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    return [path for name in _COMPILER for path in jars.glob(name)]
 
 
 def archive_file(java: str, *, on_class_path: bool = True) -> Path:
@@ -122,9 +152,19 @@ def archive_options(java: str, *, on_class_path: bool = True) -> list[str]:
 
 
 def class_path(java: str, jars: Iterable[Path]) -> list[str]:
-    """Where Java loads these jars from: the prepared copies, if there are any."""
+    """Where Java loads these jars from: the prepared copies, if there are any. Then those of the compiler."""
     folder = prepared_folder(java)
-    return [str(copy if (copy := folder / jar.name).exists() else jar) for jar in jars]
+    paths = [copy if (copy := folder / jar.name).exists() else jar for jar in jars]
+    return [*map(str, paths), *(str(path) for name in _COMPILER for path in folder.glob(name))]
+
+
+def _copy_without_signature(jar: Path, folder: Path) -> Path:
+    copy = folder / jar.name
+    with ZipFile(jar) as signed, ZipFile(copy, "w", ZIP_DEFLATED) as unsigned:
+        for name in signed.namelist():
+            if not _SIGNATURE.fullmatch(name):
+                unsigned.writestr(name, signed.read(name))
+    return copy
 
 
 def make_archives(java: str, *, only_local: bool = False) -> str | None:
@@ -146,10 +186,15 @@ def make_archives(java: str, *, only_local: bool = False) -> str | None:
             with tempfile.TemporaryDirectory(dir=absent[0].parent) as scratch:
                 for jar in resolve(CORE + KAFKA, java):
                     _move_into(Path(shutil.copy2(jar, scratch)), absent[0].parent)
+                for jar in _compiler_jars():
+                    _move_into(_copy_without_signature(jar, Path(scratch)), absent[0].parent)
                 with ThreadPoolExecutor() as pool:
                     list(pool.map(_warm_up, [Path(scratch) / archive.name for archive in absent]))
                 for file in Path(scratch).iterdir():
                     _move_into(file, absent[0].parent)
+        # Without it Spark's script makes the command at each start.
+        with suppress(OSError, ValueError, subprocess.SubprocessError):
+            write_command(archives[0].parent, java)
     except subprocess.CalledProcessError as error:
         return str(error.stderr.decode(errors="replace").strip()[-300:])
     except (OSError, subprocess.SubprocessError, EnvironmentProblemError) as error:
