@@ -47,8 +47,8 @@ from tautochrone.errors import CheckpointUnavailableError, QueryError, Tautochro
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.iceberg.sessions.spark_sessions import reader_session, start_session
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
-from tautochrone.metaservice.api.reads import token_time_ms, wait_for, write_token
 from tautochrone.metaservice.server import EmbeddedServer
+from tautochrone.metaservice.write_tokens import token_time_ms, wait_for, write_token
 from tautochrone.model.catalog import NEWEST
 from tautochrone.model.checkpoint import Consistency, Resolution
 from tautochrone.model.closeable import Closeable

@@ -16,8 +16,8 @@ from tautochrone.app.console import Console
 from tautochrone.app.locate import Options, locate
 from tautochrone.app.query_runner import query_answer
 from tautochrone.errors import CheckpointUnavailableError, QueryError
-from tautochrone.metaservice.pages.forms import Answer
 from tautochrone.model.checkpoint import Consistency
+from tautochrone.model.query import Answer
 from tautochrone.reader import Reader
 
 pytestmark = pytest.mark.spark

@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from tautochrone.meta import MetaStore
 from tautochrone.meta.database.tables import metadata
 from tautochrone.meta.wire import remote_calls
-from tautochrone.metaservice.api import reads
+from tautochrone.metaservice import write_tokens
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Access, Role
 
@@ -94,7 +94,7 @@ _BEFORE = dump()
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "_POLL_S", 3_600)
+    monkeypatch.setattr(write_tokens, "_POLL_S", 3_600)
 
 
 def reconcile_store() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ def test_a_job_makes_pages_and_api_once_when_they_are_asked_for(
         EmbeddedServer(ReadPoints(store), no_tables, store=store) as server,
         ThreadPoolExecutor() as threads,
     ):
+        assert stores == []
         assert httpx.get(f"{server.uri}/v1/config?warehouse=weak", timeout=60).status_code == 200
         assert stores == [None]
         answers = threads.map(
@@ -55,3 +58,14 @@ def test_a_job_makes_pages_and_api_once_when_they_are_asked_for(
         assert set(answers) == {200}
         assert stores == [None, store]
         assert httpx.get(f"{server.uri}/v1/config?warehouse=weak", timeout=60).status_code == 200
+
+
+def test_a_run_imports_no_web_framework() -> None:
+    """It takes a third of a second, and a job that runs once is asked by nobody."""
+    code = """
+import sys, tautochrone.app.open, tautochrone.cli.run, tautochrone.app.unchanged, tautochrone.runtime.loop.run
+from tautochrone.metaservice.server import EmbeddedServer
+with EmbeddedServer(None, None):
+    sys.exit("fastapi" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

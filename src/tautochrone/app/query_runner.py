@@ -25,10 +25,9 @@ from tautochrone.app.connect import query_settings
 from tautochrone.errors import QueryError
 from tautochrone.iceberg.sessions.spark_sessions import start_session
 from tautochrone.meta import Store
-from tautochrone.metaservice.pages.forms import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.closeable import Closeable
-from tautochrone.model.query import Query, QueryAnswer
+from tautochrone.model.query import Answer, Query, QueryAnswer
 from tautochrone.project.settings import Settings
 from tautochrone.project.spec import PipelineSpec
 from tautochrone.reader import Reader, query_error

@@ -24,9 +24,10 @@ from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.api.alarms import AlarmEntry, alarms_of
 from tautochrone.metaservice.api.datasets import DatasetSummary, Lineage, dataset_summaries, lineage_of
 from tautochrone.metaservice.api.jobs import Job, SinceLastRun, StartedJob, jobs_of
-from tautochrone.metaservice.api.reads import CreatedPin, Pin, Versions, WriteToken, pins_of, write_token
+from tautochrone.metaservice.api.reads import CreatedPin, Pin, Versions, WriteToken, pins_of
 from tautochrone.metaservice.http.problems import Problem
 from tautochrone.metaservice.http.validation import parse_table_name
+from tautochrone.metaservice.write_tokens import write_token
 from tautochrone.model.closeable import Closeable
 from tautochrone.redaction import keep_secret
 

@@ -92,7 +92,7 @@ def uvicorn_server(app: ASGIApp) -> uvicorn.Server:
     """A server without a log of its own, which gives open requests two seconds when it stops."""
     import uvicorn
 
-    from tautochrone.metaservice.http.request_limits import HeadTimeoutProtocol
+    from tautochrone.metaservice.http.head_timeout import HeadTimeoutProtocol
 
     return uvicorn.Server(
         uvicorn.Config(
@@ -147,27 +147,35 @@ def embedded_server(config: uvicorn.Config) -> tuple[uvicorn.Server, Callable[[]
     return server, server.end
 
 
-class _CompleteOnDemand:
-    """The catalog at once; pages and the API of the store once somebody asks for one of them.
+class _OnDemand:
+    """The catalog once somebody asks; pages and the API of the store once somebody asks for one of them.
 
-    Their 60 routes take longer to make than a small refresh, and a job that runs once has ended before.
+    To import what both are made of takes a third of a second, and their 60 routes longer than a small
+    refresh: a job that runs once has ended before.
     """
 
-    def __init__(self, catalog: FastAPI, complete: Callable[[], FastAPI]) -> None:
-        self._app, self._make_complete = catalog, complete
+    def __init__(self, catalog: Callable[[], FastAPI], complete: Callable[[], FastAPI] | None) -> None:
+        self._make_catalog, self._make_complete = catalog, complete
+        self._app: FastAPI | None = None
         self._is_complete = False
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from tautochrone.metaservice.http.problems import is_catalog_path
+        async with self._making:
+            if self._make_complete is not None and not self._is_complete and not _is_of_catalog(scope):
+                self._app = await asyncio.to_thread(self._make_complete)
+                self._is_complete = True
+            elif self._app is None:
+                self._app = await asyncio.to_thread(self._make_catalog)
+            app = self._app
+        await app(scope, receive, send)
 
-        path = scope.get("path", "")
-        if not self._is_complete and not is_catalog_path(path) and path != "/healthz":
-            async with self._making:
-                if not self._is_complete:
-                    self._app = await asyncio.to_thread(self._make_complete)
-                    self._is_complete = True
-        await self._app(scope, receive, send)
+
+def _is_of_catalog(scope: Scope) -> bool:
+    from tautochrone.metaservice.http.problems import is_catalog_path
+
+    path = scope.get("path", "")
+    return is_catalog_path(path) or path == "/healthz"
 
 
 class EmbeddedServer(Closeable):
@@ -196,18 +204,23 @@ class EmbeddedServer(Closeable):
         published_as: Callable[[int], PublishedAs] = lambda _number: {},
         port: int = 0,
     ) -> None:
-        from tautochrone.metaservice.app import create_app
-        from tautochrone.metaservice.http.access import Access, Role
-
         self._socket = listen("127.0.0.1", port)
         self._uri = uri_of(self._socket)
         self.instance, self.key = uuid4().hex, token_urlsafe(32)
-        access = Access.on_loopback(Role.READ)
-        catalog = create_app(access=access, catalog=(read_points, source), instance=self.instance)
+
+        def catalog() -> FastAPI:
+            from tautochrone.metaservice.app import create_app
+            from tautochrone.metaservice.http.access import Access, Role
+
+            access = Access.on_loopback(Role.READ)
+            return create_app(access=access, catalog=(read_points, source), instance=self.instance)
 
         def complete() -> FastAPI:
+            from tautochrone.metaservice.app import create_app
+            from tautochrone.metaservice.http.access import Access, Role
+
             return create_app(
-                access=access,
+                access=Access.on_loopback(Role.READ),
                 store=store,
                 catalog=(read_points, source),
                 forms=_EMBEDDED_IN_JOB,
@@ -216,7 +229,7 @@ class EmbeddedServer(Closeable):
                 published_as=published_as,
             )
 
-        app = catalog if store is None else _CompleteOnDemand(catalog, complete)
+        app = _OnDemand(catalog, None if store is None else complete)
         self._server, self._end = embedded_server(uvicorn_server(app).config)
         self._thread = Thread(
             target=self._server.run,

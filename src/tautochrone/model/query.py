@@ -11,7 +11,7 @@ from tautochrone.model.checkpoint import Consistency
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ARROW_STREAM", "QUERY_KEY", "QUERY_METADATA", "Query", "QueryAnswer", "QueryRunner"]
+__all__ = ["ARROW_STREAM", "QUERY_KEY", "QUERY_METADATA", "Answer", "Query", "QueryAnswer", "QueryRunner"]
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 """The media type of an answer over HTTP."""
@@ -58,6 +58,19 @@ class QueryAnswer:
     rows: pa.Table
     checkpoint: int | None = None
     behind: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The first rows of a query's result, each value as text (None: NULL; a text that is cut ends with `…`).
+
+    `checkpoint` was read; None: the newest version of each table. `more`: there are more rows than these.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    checkpoint: int | None
+    more: bool
 
 
 class QueryRunner(Protocol):

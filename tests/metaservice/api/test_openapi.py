@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.metaservice.conftest import Shop
 
 from tautochrone.meta import MetaStore
-from tautochrone.metaservice.api import reads
+from tautochrone.metaservice import write_tokens
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 
@@ -33,7 +33,7 @@ REFUSED = ("NAME_INVALID", "TOKEN_NEEDS_CHECKPOINT", "QUERIES_UNAVAILABLE", "HTT
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "_POLL_S", 3_600)
+    monkeypatch.setattr(write_tokens, "_POLL_S", 3_600)
 
 
 @_SCHEMA.parametrize()

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tautochrone.errors import Excerpt, MetaError, QueryError
-from tautochrone.metaservice.pages import Answer
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import CheckpointNumber, Version
-from tautochrone.model.query import Query, QueryAnswer
+from tautochrone.model.query import Answer, Query, QueryAnswer
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 

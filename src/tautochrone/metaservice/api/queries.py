@@ -24,9 +24,8 @@ from tautochrone.metaservice.api.reads import (
     Flag,
     Number,
     WaitMs,
-    read_after,
-    token_time_ms,
 )
+from tautochrone.metaservice.write_tokens import read_after, token_time_ms
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.query import ARROW_STREAM, QUERY_KEY, QUERY_METADATA, Query, QueryAnswer, QueryRunner
 

@@ -1,24 +1,16 @@
-"""Reads: the versions at a read point (`/version` of FLIP-276), pins that keep them, and write tokens.
-
-To read its own writes a writer asks for a token when its write is done. The token is the store's time. A
-checkpoint is *after* a token when it shows everything that its sources held at that time
-(`meta.queries.source_observations`); a read with the token waits for such a checkpoint.
-"""
+"""Reads: the versions at a read point (`/version` of FLIP-276), pins that keep them, and write tokens."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tautochrone.errors import CheckpointUnavailableError, QueryError
+from tautochrone.errors import QueryError
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
 from tautochrone.metaservice.http.access import LONGEST_LEASE_MS, Role, caller_of
 from tautochrone.metaservice.http.validation import (
@@ -27,6 +19,7 @@ from tautochrone.metaservice.http.validation import (
     parse_table_name,
     table_of_path,
 )
+from tautochrone.metaservice.write_tokens import WRITE_TOKEN, read_after, token_time_ms, write_token
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import TableName, Version
 
@@ -41,23 +34,13 @@ __all__ = [
     "add",
     "add_versions",
     "pins_of",
-    "read_after",
     "resolve_versions",
-    "token_time_ms",
     "version_list",
-    "wait_for",
-    "write_token",
 ]
 
-Answer = TypeVar("Answer")
-
 BIGGEST = 2**63 - 1
-WRITE_TOKEN = r"^w[0-9]{1,18}$"
 _MAX_TABLES = 10_000
 _MAX_WAIT_MS = 60_000
-_POLL_S = 0.25
-# Cases that a later checkpoint can end. Others are raised at once.
-_NOT_YET = ("READ_NOT_YET", "CHECKPOINT_NOT_FOUND", "CHECKPOINT_BEHIND_SESSION")
 
 ONLY_NAMED = "do not wait for other tables that share a root with these: separate reads may then disagree"
 
@@ -219,69 +202,6 @@ def version_list(versions: Mapping[TableName, Version]) -> list[TableVersion]:
         TableVersion(table=table, version=version)
         for table, version in sorted((str(name), version) for name, version in versions.items())
     ]
-
-
-def write_token(store: Store) -> str:
-    """A token for what the sources hold now, `w` and the store's time in epoch milliseconds."""
-    return f"w{store.now_ms()}"
-
-
-def token_time_ms(token: str | None) -> int | None:
-    """The time in a token, by the store's clock in epoch milliseconds; None without a token.
-
-    Raises:
-        QueryError: `WRITE_TOKEN_INVALID`.
-    """
-    if token is None:
-        return None
-    if re.fullmatch(WRITE_TOKEN, token) is None:
-        raise QueryError(
-            "WRITE_TOKEN_INVALID",
-            "A write token is a w and a number, as the service gave it",
-            hint="`taut token` and POST /api/v1/tokens give one",
-        )
-    return int(token[1:])
-
-
-def wait_for(read: Callable[[], Answer], after: str | None, wait_ms: int) -> Answer:
-    """The answer of `read`, called again for `wait_ms` while no checkpoint is after the token `after`.
-
-    Raises:
-        CheckpointUnavailableError: that of the last call.
-    """
-    deadline = time.monotonic() + wait_ms / 1000
-    while True:
-        try:
-            return read()
-        except CheckpointUnavailableError as error:
-            _raise_unless_waiting(error, after, deadline)
-        time.sleep(_POLL_S)
-
-
-async def read_after(
-    read: Callable[[], Answer],
-    after: str | None,
-    wait_ms: int,
-    *,
-    in_thread: Callable[[Callable[[], Answer]], Awaitable[Answer]] = asyncio.to_thread,
-) -> Answer:
-    """As `wait_for` for a service: a waiting request occupies no thread, which jobs need for their calls.
-
-    Args:
-        in_thread: calls `read` in a thread.
-    """
-    deadline = time.monotonic() + wait_ms / 1000
-    while True:
-        try:
-            return await in_thread(read)
-        except CheckpointUnavailableError as error:
-            _raise_unless_waiting(error, after, deadline)
-        await asyncio.sleep(_POLL_S)
-
-
-def _raise_unless_waiting(error: CheckpointUnavailableError, after: str | None, deadline: float) -> None:
-    if after is None or error.error_class not in _NOT_YET or time.monotonic() + _POLL_S > deadline:
-        raise error
 
 
 class Pin(BaseModel):

@@ -1,8 +1,8 @@
 """Limits of requests: time for the head, length of the address, size and content of the body, number at once.
 
 The middleware runs after `AccessMiddleware`, because the limits depend on the role. It reads and checks the
-body; routes get it complete. Event streams are limited by their route. `HeadTimeoutProtocol` adds the limit
-that uvicorn does not have.
+body; routes get it complete. Event streams are limited by their route. The time for the head, which uvicorn
+does not limit, is in `head_timeout`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import h11
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tautochrone.errors import AccessError, QueryError, TautochroneError
 from tautochrone.metaservice.http.access import Role, caller_of
 from tautochrone.metaservice.http.problems import TRANSACTIONS, refusal_of, status_of
 from tautochrone.metaservice.http.validation import InvalidJsonError, JsonLimits, parse_json
 
-__all__ = ["HEAD_TIMEOUT_S", "ROLE_LIMITS", "HeadTimeoutProtocol", "RequestLimits", "RoleLimits"]
+__all__ = ["ROLE_LIMITS", "RequestLimits", "RoleLimits"]
 
 MAX_PATH, MAX_QUERY = 8_000, 32_000
 """Characters of an address before and after the question mark."""
@@ -188,41 +186,3 @@ async def _send_refusal(scope: Scope, receive: Receive, send: Send, error: Tauto
     if error.error_class in ("BODY_TOO_LARGE", "BODY_TOO_SLOW"):
         answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
-
-
-HEAD_TIMEOUT_S = 10.0
-"""How long a client may take from the opening, or the first byte, to the end of a request's head."""
-
-
-class HeadTimeoutProtocol(H11Protocol):
-    """Closes a connection on which the head of a request is not complete in time."""
-
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._update_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._update_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timer()
-        super().connection_lost(exc)
-
-    def _update_timer(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._cancel_timer()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_connection)
-
-    def _cancel_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _close_connection(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            self.transport.close()

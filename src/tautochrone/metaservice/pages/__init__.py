@@ -1,7 +1,7 @@
 """Web pages over the store: `add_pages`. They only read; actions go through `Forms`."""
 
-from tautochrone.metaservice.pages.forms import Answer, Forms, Revisions, Runner
+from tautochrone.metaservice.pages.forms import Forms, Revisions, Runner
 from tautochrone.metaservice.pages.login import add_login
 from tautochrone.metaservice.pages.routes import add_pages
 
-__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_login", "add_pages"]
+__all__ = ["Forms", "Revisions", "Runner", "add_login", "add_pages"]

@@ -23,34 +23,21 @@ from tautochrone.metaservice.pages.safety import checked_form, csrf_token, prote
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.definitions import LakeColumn
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock
+from tautochrone.model.query import Answer, QueryRunner
 from tautochrone.model.query import Query as QueryRequest
-from tautochrone.model.query import QueryRunner
 from tautochrone.model.revision import RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Answer", "Forms", "Revisions", "Runner", "add_forms", "csv_of"]
+__all__ = ["Forms", "Revisions", "Runner", "add_forms", "csv_of"]
 
 
 _CSV_ROWS = 10_000
 """So many rows of a download are Python values at a time."""
 _PLAIN_SCALE = 6
 """Decimals with so many digits behind the point are never written with an exponent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The first rows of a query's result, each value as text (None: NULL; a text that is cut ends with `…`).
-
-    `checkpoint` was read; None: the newest version of each table. `more`: there are more rows than these.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | None, ...], ...]
-    checkpoint: int | None
-    more: bool
 
 
 class Runner(QueryRunner, Protocol):
