@@ -363,7 +363,7 @@ def test_files_that_grew_much(project: Project, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(unchanged, "_LITTLE_BYTES", 5)
     assert project.begin() is News.UNKNOWN
     monkeypatch.undo()
-    monkeypatch.setattr(unchanged, "_SHORT_MS", 0)
+    monkeypatch.setattr(unchanged, "_LITTLE_CPU_MS", 0)
     assert project.begin() is News.UNKNOWN
     monkeypatch.undo()
     monkeypatch.setattr(unchanged, "_MAX_FILES", 1)

@@ -147,15 +147,15 @@ def test_a_sink_at_rest_is_only_read(project: MirroredProject) -> None:
 def test_large_tables_are_compared_by_what_they_are(
     project: MirroredProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int | None] = []
+    limits: list[int | None] = []
 
     def changed_tables(_sink: SqliteSink, _tables: object, max_rows: int | None) -> dict[str, Reason]:
-        asked.append(max_rows)
+        limits.append(max_rows)
         return {}
 
     monkeypatch.setattr(SqliteSink, "changed_tables", changed_tables)
     assert project.begin() is News.NONE
-    assert asked == [sinks_at_rest.COMPARED_ROWS]
+    assert limits == [sinks_at_rest.COMPARED_ROWS]
 
 
 @pytest.mark.parametrize(

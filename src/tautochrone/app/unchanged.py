@@ -67,8 +67,9 @@ _VALID_MS = 3_600_000
 _MAX_FILES = 50_000
 """In all folders of a job. More of them are listed by Spark."""
 _LITTLE_BYTES = 32_000_000
-_SHORT_MS = 20_000
-"""What grew by no more, after a run that took no longer, is read before an optimising compiler pays."""
+_LITTLE_CPU_MS = 20_000
+"""What grew by no more, after a run that spent no more, is read before an optimising compiler pays. It is CPU
+time, because how long a run takes depends on what else the machine does."""
 _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID", "JOURNAL_STREAM"})
 """Environment variables that differ between two starts of the same command."""
 _OF_RESTARTS = "_TAUT_"
@@ -95,7 +96,7 @@ class LastRun:
         sinks: that have the checkpoint.
         until_ms: when it is no longer valid, in epoch milliseconds.
         size: of the files in the folders, in bytes.
-        took_ms: how long the last run took that started Spark, without the start.
+        cpu_ms: CPU time of the last run that started Spark, without the start.
         obstacle: why it cannot be told without Spark that nothing is new, as text; None: it can.
         unknown: why only a run can tell what came into its sources, as text; None: `since_last_run` can.
         topics: by the brokers, of each topic and partition (as text) the offset of the next record to read.
@@ -111,7 +112,7 @@ class LastRun:
     sinks: tuple[str, ...]
     until_ms: int
     size: int
-    took_ms: int
+    cpu_ms: int
     obstacle: str | None = None
     unknown: str | None = None
     topics: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
@@ -143,17 +144,19 @@ def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: even
     Args:
         program: of `program_of`, from before the definitions were loaded.
     """
-    watched, started = _watch(job, program), time.monotonic()
+    from tautochrone.spark.session.cpu_usage import cpu_ms
+
+    watched, before_ms = _watch(job, program), cpu_ms()
     obstacle = watched if isinstance(watched, Reason) else watched.obstacle
     if obstacle is not None:
         emit(events.RunNotRemembered(reason=obstacle))
     state = execution.once()
     if isinstance(watched, _Watched) and state == "COMPLETED":
-        _remember(job, watched, round((time.monotonic() - started) * 1000))
+        _remember(job, watched, cpu_ms() - before_ms)
     return state
 
 
-def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
+def _remember(job: Job, watched: _Watched, cpu_ms: int) -> None:
     store = job.store
     newest = store.checkpoints.latest_published(job.name)
     if newest is None:
@@ -174,7 +177,7 @@ def _remember(job: Job, watched: _Watched, took_ms: int) -> None:
         sinks=watched.sinks,
         until_ms=_now_ms() + _VALID_MS,
         size=watched.folders.size,
-        took_ms=took_ms,
+        cpu_ms=cpu_ms,
         obstacle=None if watched.obstacle is None else str(watched.obstacle),
         unknown="a flow has no position in its topics" if topics is None else unknown,
         topics=topics or {},
@@ -250,7 +253,7 @@ def _news(store: Store, settings: Settings, last: LastRun) -> News:
         return News.UNKNOWN
     if folders.hashes == last.folders:
         return News.NONE if _have_sinks_all(store, settings, last) else News.UNKNOWN
-    is_little = folders.size - last.size <= _LITTLE_BYTES and last.took_ms <= _SHORT_MS
+    is_little = folders.size - last.size <= _LITTLE_BYTES and last.cpu_ms <= _LITTLE_CPU_MS
     return News.LITTLE if is_little else News.UNKNOWN
 
 
