@@ -291,9 +291,14 @@ def _publish(part: dict[str, Any]) -> list[str]:
 
 
 def _one_shot(part: dict[str, Any]) -> list[str]:
-    texts = {"first": "the first run", "one_row": "one new row", "no_news": "no news"}
+    texts = {
+        "first": "the first run",
+        "one_row": "one new row",
+        "no_news": "no news",
+        "no_news_published": "no news, published",
+    }
     return ["taut run of the sample project, as a process"] + [
-        f"{text:14} {part[name]['wall_s']:5.1f} s, {part[name]['cpu_s']:5.1f} CPU s"
+        f"{text:18} {part[name]['wall_s']:5.1f} s, {part[name]['cpu_s']:5.1f} CPU s"
         for name, text in texts.items()
     ]
 

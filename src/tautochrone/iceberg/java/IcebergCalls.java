@@ -1,14 +1,18 @@
 package tautochrone;
 
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.Function;
 
 import org.apache.iceberg.DataFile;
@@ -27,6 +31,7 @@ import org.apache.iceberg.SnapshotUpdate;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
+import org.apache.iceberg.TableScan;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.data.BaseDeleteLoader;
@@ -332,6 +337,29 @@ public final class IcebergCalls {
         }
     }
 
+    /** The scan tasks of some data files of a version: the file's location, and what Py4J would answer for it. */
+    public String tasksOf(Table table, String version, String locations) throws IOException {
+        Set wanted = new HashSet(Arrays.asList(locations.split(SEPARATOR)));
+        TableScan scan = table.newScan().useSnapshot(Long.parseLong(version));
+        // With a thread pool Iceberg polls every 10 ms for its end.
+        scan = (TableScan) scan.planWith(MoreExecutors.newDirectExecutorService());
+        CloseableIterable planned = scan.planFiles();
+        StringBuilder text = new StringBuilder();
+        try {
+            Iterator tasks = planned.iterator();
+            while (tasks.hasNext()) {
+                FileScanTask task = (FileScanTask) tasks.next();
+                if (wanted.contains(((DataFile) task.file()).location())) {
+                    append(text, ((DataFile) task.file()).location());
+                    appendObject(text, task);
+                }
+            }
+        } finally {
+            planned.close();
+        }
+        return text.toString();
+    }
+
     /**
      * Of each file task: the data file's location, format, bytes and rows, whether it is encrypted, a text that is
      * equal for equal delete files, and its data sequence number.
@@ -458,6 +486,21 @@ public final class IcebergCalls {
                 .setBranchSnapshot(snapshot, branch)
                 .setProperties(Collections.singletonMap(property, value))
                 .build();
+    }
+
+    /** Metadata with a tag of a version, if one is named, and without other tags. */
+    public TableMetadata tagged(TableMetadata metadata, String tag, String version, String outdated) {
+        TableMetadata.Builder builder = TableMetadata.buildFrom(metadata);
+        if (!tag.isEmpty()) {
+            builder.setRef(tag, SnapshotRef.tagBuilder(Long.parseLong(version)).build());
+        }
+        String[] names = outdated.split(SEPARATOR);
+        for (int i = 0; i < names.length; i++) {
+            if (!names[i].isEmpty()) {
+                builder.removeRef(names[i]);
+            }
+        }
+        return builder.build();
     }
 
     /** What Py4J would answer for each element of a collection. */

@@ -47,6 +47,7 @@ from tautochrone.model.lake import (
 )
 from tautochrone.model.names import Fence, TableName, Version, describe_input, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.spark.jvm.driver_calls import read_table
 
 __all__ = [
     "BRANCH_PREFIX",
@@ -290,7 +291,7 @@ class IcebergReading:
     def read(self, session: Any, version: Version) -> Rows:
         if version == NO_VERSION:
             return session.read.table(self._name.sql).limit(0)
-        return session.read.option("versionAsOf", version).table(self._name.sql)
+        return read_table(session, self._name.sql, {"versionAsOf": version})
 
     def files_at(self, version: Version) -> VersionFiles:
         return IcebergVersionFiles(self._iceberg, self._name, self._loaded_with(version), version)
@@ -314,8 +315,8 @@ class IcebergReading:
         if not rows:
             return RowChange()
         self._iceberg.activate(session)
-        reader = session.read.options(**self.read_options(old, new))
-        return RowChange(added=reader.table(self._name.sql), rows=rows)
+        added = read_table(session, self._name.sql, self.read_options(old, new))
+        return RowChange(added=added, rows=rows)
 
     def collected_change(self, old: Version, new: Version) -> CollectedChange | Reason:
         loaded, change = self._change(old, new)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.changes.changed_files import file_tasks
 from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
-from tautochrone.iceberg.java.api import Functions, Iceberg, items
 from tautochrone.iceberg.java.calls import iceberg_calls
+from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import TableName, Version
 from tautochrone.spark.jvm.driver_calls import java_object, joined_texts, split_texts
 
@@ -40,7 +39,6 @@ class Removal:
 
 
 def write_removal(
-    iceberg: Iceberg,
     name: TableName,
     table: Any,
     version: Version,
@@ -63,7 +61,7 @@ def write_removal(
     """
     new_files = new_files or {}
     old_paths = {path for path, positions in deletes.items() if positions} - new_files.keys()
-    task_of_path = _task_of_path(iceberg.functions, table, version, old_paths, known_tasks or {})
+    task_of_path = _task_of_path(table, version, old_paths, known_tasks or {})
     at_ms = staged_at_ms(table)
     files = []
     for path, positions in deletes.items():
@@ -99,10 +97,13 @@ def _error(error: str, name: TableName, path: str) -> LakeError:
 
 
 def _task_of_path(
-    functions: Functions, table: Any, version: Version, paths: Set[str], known_tasks: Mapping[str, Any]
+    table: Any, version: Version, paths: Set[str], known_tasks: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The scan tasks of data files that the version has."""
     if paths <= known_tasks.keys():
         return known_tasks
-    tasks = file_tasks(functions, table, version, paths)
-    return dict(zip(functions.task_paths(tasks), items(tasks), strict=True))
+    if version == NO_VERSION:
+        return {}
+    texts = split_texts(str(iceberg_calls().tasksOf(table, version, joined_texts(paths))))
+    # All at once: the JVM keeps an object until Python drops it, so each must come to exist here.
+    return {path: java_object(task) for path, task in zip(texts[::2], texts[1::2], strict=True)}

@@ -65,6 +65,7 @@ from tautochrone.model.lake import (
 )
 from tautochrone.model.names import Fence, Version
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.spark.jvm.driver_calls import joined_texts
 
 __all__ = ["IcebergTable"]
 
@@ -221,9 +222,7 @@ class IcebergTable(IcebergMaintenance):
         removal = self._effects.perform(
             Step.LAKE_STAGE,
             str(self._name),
-            lambda: write_removal(
-                self._iceberg, self._name, java_table, version, deletes, known_tasks, new_files
-            ),
+            lambda: write_removal(self._name, java_table, version, deletes, known_tasks, new_files),
         )
 
         def snapshot(loaded: Loaded) -> Any:
@@ -410,12 +409,8 @@ class IcebergTable(IcebergMaintenance):
 
         def build(loaded: Loaded) -> Any:
             is_missing, outdated = changes(loaded)
-            builder = self._builder(loaded)
-            if is_missing:
-                builder.setRef(name, self._iceberg.api.SnapshotRef.tagBuilder(int(version)).build())
-            for tag in outdated:
-                builder.removeRef(tag)
-            return builder.build()
+            tag = name if is_missing else ""
+            return iceberg_calls().tagged(loaded.metadata, tag, version, joined_texts(outdated))
 
         def done(loaded: Loaded) -> bool:
             return changes(loaded) == (False, [])

@@ -35,6 +35,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.planning.PhysicalOperation;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.read.Batch;
@@ -61,6 +62,7 @@ import py4j.Gateway;
 import scala.Option;
 import scala.Tuple2;
 import scala.Tuple3;
+import scala.collection.immutable.ArraySeq$;
 import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction0;
 
@@ -284,35 +286,49 @@ public final class DriverScan {
     }
 
     /**
-     * The rows of an analyzed plan; null if they are not read here, if the scan has more than `maxRows`, or if
-     * they are larger than `maxBytes`.
+     * The same rows, read now and held as a local relation; null if they are not read here, if the scan has more
+     * than `maxRows`, or if they are larger than `maxBytes`.
      */
-    public InternalRow[] rows(SparkSession session, LogicalPlan plan, int maxRows, int maxBytes) {
+    public Dataset held(SparkSession session, Dataset frame, int maxRows, int maxBytes) {
+        LogicalPlan plan = frame.queryExecution().analyzed();
         Collected collected = new Collected(maxBytes);
         String reason = read(session, plan, maxRows, collected);
         if (reason != null) {
             note(reason);
             return null;
         }
-        return collected.rows();
+        Seq data = (Seq) ArraySeq$.MODULE$.unsafeWrapArray(collected.rows());
+        return Dataset.ofRows(session, new LocalRelation(plan.output(), data, false, Option.empty()));
     }
 
     /**
      * The rows of two local relations, with the columns of the first. Null if they are too many or too large, or
      * if the columns differ in more than in what is never NULL.
      */
-    public LocalRelation union(LogicalPlan first, LogicalPlan second, int maxRows, int maxBytes) {
+    public Dataset union(SparkSession session, Dataset before, Dataset appended, int maxRows, int maxBytes) {
+        LogicalPlan first = before.queryExecution().analyzed();
+        LogicalPlan second = appended.queryExecution().analyzed();
         if (!(first instanceof LocalRelation) || !(second instanceof LocalRelation)
                 || !first.schema().asNullable().equals(second.schema().asNullable())) {
             return null;
         }
         Seq data = (Seq) ((LocalRelation) first).data().concat(((LocalRelation) second).data());
         LocalRelation rows = new LocalRelation(first.output(), data, false, Option.empty());
-        return data.size() > maxRows || bytes(rows) > maxBytes ? null : rows;
+        return data.size() > maxRows || bytes(rows) > maxBytes ? null : Dataset.ofRows(session, rows);
+    }
+
+    /** The size of held rows in memory. */
+    public long heldBytes(Dataset rows) {
+        return bytes((LocalRelation) rows.queryExecution().analyzed());
+    }
+
+    /** The same held rows with other ids of columns. */
+    public Dataset withNewIds(SparkSession session, Dataset rows) {
+        return Dataset.ofRows(session, ((LocalRelation) rows.queryExecution().analyzed()).newInstance());
     }
 
     /** The size of rows in memory; the largest number if they are not all in Spark's binary form. */
-    public long bytes(LocalRelation rows) {
+    private static long bytes(LocalRelation rows) {
         long bytes = 0;
         scala.collection.Iterator each = rows.data().iterator();
         while (each.hasNext()) {

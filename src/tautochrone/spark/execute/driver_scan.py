@@ -21,9 +21,8 @@ from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason
 from tautochrone.model.reason_codes import ReasonCode
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.jvm.catalyst import Catalyst
-from tautochrone.spark.jvm.driver_calls import singleton, split_texts
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
+from tautochrone.spark.jvm.driver_calls import select_expressions, singleton, split_texts
 
 __all__ = [
     "DRIVER_SCAN",
@@ -93,13 +92,9 @@ def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -
     `MAX_SINGLE_TASK_ROWS`, or is larger than `max_bytes` in memory; then Spark has to read it, and
     `job_reasons` has the reason.
     """
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    rows = _driver_scan().rows(_java_session(frame), plan, limits.MAX_SINGLE_TASK_ROWS, max_bytes)
-    if rows is None:
-        return None
-    catalyst = Catalyst(frame.sparkSession)
-    data = catalyst.jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(rows)
-    return dataframe_of_plan(frame.sparkSession, catalyst.local_relation(plan.output(), data))
+    max_rows = limits.MAX_SINGLE_TASK_ROWS
+    rows = _driver_scan().held(_java_session(frame), frame._jdf, max_rows, max_bytes)  # noqa: SLF001
+    return None if rows is None else DataFrame(rows, frame.sparkSession)
 
 
 class SmallTables:
@@ -127,11 +122,10 @@ class SmallTables:
         available = [name for name in frame.columns if name in read_columns]
         if not available:
             return frame
-        rows = held_in_driver(frame.select(*map(quoted, available)))
+        rows = held_in_driver(select_expressions(frame, map(quoted, available)))
         if rows is None:
             return frame
-        plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
-        if _driver_scan().bytes(plan) <= limits.MAX_SMALL_TABLE_BYTES:
+        if _driver_scan().heldBytes(rows._jdf) <= limits.MAX_SMALL_TABLE_BYTES:  # noqa: SLF001
             self._hold(key, read_columns, rows)
         return rows
 
@@ -149,10 +143,15 @@ class SmallTables:
         if entry is None:
             return
         columns, before = entry
-        plans = [rows._jdf.queryExecution().analyzed() for rows in (before, appended)]  # noqa: SLF001
-        plan = _driver_scan().union(*plans, limits.MAX_SMALL_TABLE_ROWS, limits.MAX_SMALL_TABLE_BYTES)
-        if plan is not None:
-            self._hold((table, new), columns, dataframe_of_plan(before.sparkSession, plan))
+        both = _driver_scan().union(
+            _java_session(before),
+            before._jdf,  # noqa: SLF001
+            appended._jdf,  # noqa: SLF001
+            limits.MAX_SMALL_TABLE_ROWS,
+            limits.MAX_SMALL_TABLE_BYTES,
+        )
+        if both is not None:
+            self._hold((table, new), columns, DataFrame(both, before.sparkSession))
 
     def _hold(self, key: tuple[TableName, Version], columns: frozenset[str], rows: DataFrame) -> None:
         with self._lock:
@@ -163,8 +162,8 @@ class SmallTables:
 
 def _with_new_ids(rows: DataFrame) -> DataFrame:
     """The same rows with other ids of columns: above a leaf that occurs twice Spark changes ids itself."""
-    plan = rows._jdf.queryExecution().analyzed().newInstance()  # noqa: SLF001
-    return dataframe_of_plan(rows.sparkSession, plan)
+    renewed = _driver_scan().withNewIds(_java_session(rows), rows._jdf)  # noqa: SLF001
+    return DataFrame(renewed, rows.sparkSession)
 
 
 def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequence[int]] | None:
@@ -178,7 +177,7 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
     """
     java_session, schema = _java_session(stored), rows._jdf.schema()  # noqa: SLF001
     removed = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
-    plan = stored._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = analyzed_plan(stored)
     answer = _driver_scan().positions(java_session, removed, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
     if answer is None:
         return None

@@ -33,6 +33,7 @@ from tautochrone.algebra.nodes import (
 from tautochrone.algebra.rules import RULES
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, quoted
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import (
@@ -50,6 +51,7 @@ from tautochrone.spark.execute.repeated_plans import (
     shape_of,
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind, known_row_count, name_of
+from tautochrone.spark.jvm.driver_calls import output_and_size, select_expressions
 from tautochrone.spark.jvm.driver_rows import rows_with_keys
 from tautochrone.spark.translate.from_catalyst import plan_of
 from tautochrone.spark.translate.lowering_context import Columns, LeafPlans, RowFilter
@@ -223,8 +225,9 @@ class SparkEngine:
         if relation is None:
             plans.drop(key)
             return None
-        self.columns.define(plan.columns, relation.output())
-        return Materialized(columns=plan.columns, handle=relation, rows=int(relation.data().size()))
+        output, size = output_and_size(relation)
+        self.columns.define(plan.columns, output)
+        return Materialized(columns=plan.columns, handle=relation, rows=size)
 
     def _all_gathered(self, plan: Node, leaves: Sequence[Node]) -> list[_Gathered] | None:
         """What each of these leaves of a plan reads; None if it is too much for one task."""
@@ -295,13 +298,13 @@ class SparkEngine:
         them is part of the plan."""
         session = self.catalyst.session
         if isinstance(leaf, ScanAtCut):
-            rows = _plan_of(self.inputs.read(leaf.scan.table, leaf.side))
+            rows = analyzed_plan(self.inputs.read(leaf.scan.table, leaf.side))
             if kind(rows) == "LocalRelation":
                 return _Gathered(
                     rows, lambda plan: self._scan_output(leaf.scan, dataframe_of_plan(session, plan)), True
                 )
         elif isinstance(leaf, StateScan):
-            rows = _plan_of(self.inputs.log(leaf.operator.number))
+            rows = analyzed_plan(self.inputs.log(leaf.operator.number))
             if kind(rows) == "LocalRelation":
                 return _Gathered(
                     rows,
@@ -404,7 +407,7 @@ class SparkEngine:
         for frame, sign in ((delta.added, 1), (delta.removed, -1)):
             if frame is None:
                 continue
-            rows_plan = self._with_planned_types(table, frame.select(*map(quoted, names)), ids)
+            rows_plan = self._with_planned_types(table, select_expressions(frame, map(quoted, names)), ids)
             sides.append(Materialized(columns=ids, handle=rows_plan, rows=delta.rows))
             parts.append(WithWeight(columns=zset_columns(ids), child=sides[-1], sign=sign))
         if not parts:
@@ -480,7 +483,7 @@ class SparkEngine:
 
     def _scan_output(self, scan: Scan, frame: DataFrame) -> JavaObject:
         """A plan of a table's rows with the output of a scan."""
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = analyzed_plan(frame)
         output = dict(zip(frame.columns, items(plan.output()), strict=True))
         stored = {
             column: output[name]
@@ -500,7 +503,7 @@ class SparkEngine:
         """Changed rows with the types that the table has in the plan. The change of a view below may have
         narrower types than the view's table."""
         planned = {self._name(c): c for scan in self.scans if scan.table == table for c in scan.handle}
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = analyzed_plan(frame)
         columns = [planned[name] for name in frame.columns]
         named = self.lowering.named_as_planned(ids, columns, list(items(plan.output())))
         return self.lowering.project(named, plan)
@@ -509,7 +512,7 @@ class SparkEngine:
         return self._state_output(node, self.inputs.stored(node.operator.number, row_filter))
 
     def _state_output(self, node: StateScan, rows: DataFrame) -> JavaObject:
-        plan = _plan_of(rows)
+        plan = analyzed_plan(rows)
         output = list(items(plan.output()))
         return self.lowering.project(self.lowering.named_as_planned(node.columns, node.columns, output), plan)
 
@@ -546,10 +549,6 @@ class SparkEngine:
             unpersist(cached)
             return result
         return self.lowering.with_column_ids(cached, columns), rows
-
-
-def _plan_of(frame: DataFrame) -> JavaObject:
-    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001
 
 
 # -- queries as a whole ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
 from tautochrone.model.reason import ReasonCode
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, scala_seq
 from tautochrone.spark.execute.driver_scan import collect, note_job
 from tautochrone.spark.jvm.catalyst import Catalyst
@@ -86,7 +87,7 @@ def local_rows_at(frame: DataFrame, indexes: Sequence[int]) -> DataFrame:
     catalyst = Catalyst(session)
     jvm = catalyst.jvm
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001
-    relation = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    relation = analyzed_plan(frame)
     sent = array.array("i", indexes)
     sent.byteswap()
     numbers = gateway.new_array(gateway.jvm.int, len(indexes))
@@ -132,7 +133,7 @@ def materialize(frame: DataFrame, *, max_rows: int) -> tuple[DataFrame, int]:
 def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] | None:
     """Like `materialize`; None when there are more than `max_rows` rows. Not all are computed then."""
     catalyst = Catalyst(frame.sparkSession)
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = analyzed_plan(frame)
     # A LocalLimit stops each task by itself. A global limit would run one partition after another.
     limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
     cached, rows = computed_on_executors(dataframe_of_plan(frame.sparkSession, limited))
@@ -145,7 +146,7 @@ def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] 
 def materialize_few(frame: DataFrame, max_rows: int) -> DataFrame | None:
     """The rows computed now, by one job, and kept on the driver; None when there are more than `max_rows`."""
     catalyst = Catalyst(frame.sparkSession)
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = analyzed_plan(frame)
     # Each task stops by itself, so that the driver gets at most so many rows from each.
     limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
     relation, rows = local_relation(dataframe_of_plan(frame.sparkSession, limited))

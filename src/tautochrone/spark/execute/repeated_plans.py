@@ -32,6 +32,7 @@ from tautochrone.algebra.nodes import (
     StateScan,
 )
 from tautochrone.model import limits
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import DRIVER_SCAN
 from tautochrone.spark.jvm.catalyst import contains_pattern
@@ -168,7 +169,7 @@ _NOT_REPEATABLE = ("CURRENT_LIKE", "PLAN_EXPRESSION", "PYTHON_UDF", "SCALA_UDF")
 
 def is_repeatable(frame: DataFrame) -> bool:
     """Whether a plan made of a DataFrame gives the same rows each time it runs."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = analyzed_plan(frame)
     return bool(plan.deterministic()) and not any(
         contains_pattern(plan, pattern) for pattern in _NOT_REPEATABLE
     )

@@ -6,20 +6,25 @@ import java.io.InputStream;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 
 import org.apache.commons.io.IOUtils;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkContext;
 import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.sql.DataFrameReader;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePatternBits;
@@ -140,6 +145,44 @@ public final class DriverCalls {
 
     public LogicalPlan analyzed(Dataset rows) {
         return rows.queryExecution().analyzed();
+    }
+
+    /**
+     * CPU time of the tasks of all jobs with a tag, and of what this thread computed without a job (see
+     * `DriverScan.java`), in ns. Fails when Spark's status store does not have it (yet, or any more).
+     */
+    public long tasksNs(SparkContext context, String tag, long timeoutMs) throws Exception {
+        context.listenerBus().waitUntilEmpty(timeoutMs);
+        Set stages = new HashSet();
+        int[] jobs = context.statusTracker().getJobIdsForTag(tag);
+        for (int i = 0; i < jobs.length; i++) {
+            Iterator each = context.statusStore().job(jobs[i]).stageIds().iterator();
+            while (each.hasNext()) {
+                stages.add(each.next());
+            }
+        }
+        String withoutJob = context.getLocalProperty("tautochrone.driver-scan.cpu-ns");
+        long cpu = withoutJob == null ? 0 : Long.parseLong(withoutJob);
+        java.util.Iterator each = stages.iterator();
+        while (each.hasNext()) {
+            cpu += context.statusStore().lastStageAttempt(((Number) each.next()).intValue()).executorCpuTime();
+        }
+        return cpu;
+    }
+
+    /** A table that is read with options, of which each is a name and a value. */
+    public Dataset table(SparkSession session, String name, String options) {
+        DataFrameReader reader = session.read();
+        java.util.Iterator each = split(options).iterator();
+        while (each.hasNext()) {
+            reader = reader.option((String) each.next(), (String) each.next());
+        }
+        return (Dataset) reader.table(name);
+    }
+
+    /** The number of rows of a local relation, then its columns as `appendObject` writes them. */
+    public String outputAndSize(LocalRelation rows) {
+        return rows.data().size() + SEPARATOR + elements(rows.output());
     }
 
     public Dataset named(Dataset rows, String names) {

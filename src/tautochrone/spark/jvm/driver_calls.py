@@ -1,14 +1,15 @@
 """What Python asks of the driver's JVM often, in one message instead of one for each object, setting or name.
 
 `DriverCalls.java` and other sources are compiled by the compiler that Spark has for its own generated code:
-at set-up, into a folder that a session knows by a setting, otherwise in each session.
+at set-up or by the first session that needs them, into a folder that a session knows by a setting.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -29,6 +30,8 @@ __all__ = [
     "joined_texts",
     "new_session",
     "objects_of",
+    "output_and_size",
+    "read_table",
     "select_expressions",
     "settings_of",
     "singleton",
@@ -52,6 +55,7 @@ _compilers: dict[str, JavaObject] = {}
 _singletons: dict[Path, tuple[Any, Any]] = {}
 _compiling = RLock()
 """A class is compiled once: Py4J takes methods of classes with the same name for each other's."""
+_PACKAGE = Path(__file__).parents[2]
 _DRIVER_CALLS = Path(__file__).with_name("DriverCalls.java")
 
 
@@ -88,15 +92,26 @@ def _load(source: Path, uses: Path | None, parent: JavaObject) -> Any:
     compiler.setParentClassLoader(parent)
     compiler.cook(texts[0].decode())
     _compilers[name] = compiler
+    if folder and Path(folder).is_dir() and source.is_relative_to(_PACKAGE):
+        # Another release prepared the folder; a user without rights to it compiles in each session.
+        with suppress(OSError):
+            _write_jar(Path(folder) / name, compiler)
     return compiler.getClassLoader()
 
 
 def write_compiled(folder: Path) -> None:
     """Write the classes that this process compiled into `folder`, for sessions whose `COMPILED` it is."""
     for name, compiler in _compilers.items():
-        with ZipFile(folder / name, "w") as jar:
-            for class_name, code in compiler.getBytecodes().items():
-                jar.writestr(f"{class_name.replace('.', '/')}.class", bytes(code))
+        _write_jar(folder / name, compiler)
+
+
+def _write_jar(file: Path, compiler: JavaObject) -> None:
+    """In one step: other sessions may read it."""
+    new = file.with_suffix(f".{os.getpid()}")
+    with ZipFile(new, "w") as jar:
+        for class_name, code in compiler.getBytecodes().items():
+            jar.writestr(f"{class_name.replace('.', '/')}.class", bytes(code))
+    new.replace(file)
 
 
 def singleton(source: Path, uses: Path | None = None) -> Any:
@@ -161,6 +176,12 @@ def objects_of(answer: str) -> Iterator[Any]:
     return iter([_named(part, name) for part, name in zip(texts[::2], texts[1::2], strict=True)])
 
 
+def output_and_size(relation: JavaObject) -> tuple[Iterator[Any], int]:
+    """The columns of a local relation, and the number of its rows."""
+    size, _, columns = str(driver_calls().outputAndSize(relation)).partition(_SEPARATOR)
+    return objects_of(columns), int(size)
+
+
 def _named(part: str, name: str) -> Any:
     value = java_object(part)
     if isinstance(value, JavaObject):
@@ -174,6 +195,16 @@ def java_object(part: str) -> Any:
 
 
 # -- DataFrames -------------------------------------------------------------------------------------
+
+
+def read_table(session: SparkSession, name: str, options: Mapping[str, str]) -> DataFrame:
+    """`session.read.options(**options).table(name)`, for which PySpark sends a message for each option.
+
+    Args:
+        name: as SQL writes it.
+    """
+    texts = joined_texts(text for option in options.items() for text in option)
+    return DataFrame(driver_calls().table(session._jsparkSession, name, texts), session)  # noqa: SLF001
 
 
 def with_names(frame: DataFrame, names: Iterable[str]) -> DataFrame:

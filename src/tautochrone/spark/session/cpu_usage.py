@@ -12,7 +12,7 @@ import psutil
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tautochrone.spark.jvm.catalyst import items
+from tautochrone.spark.jvm.driver_calls import driver_calls
 
 __all__ = ["MeteredJobs", "cpu_ms", "metered_jobs"]
 
@@ -49,14 +49,10 @@ class MeteredJobs:
         """CPU time of the tasks so far, on all executors and in the driver, in milliseconds, without Python
         workers and query planning. None when Spark's status store does not have it (yet, or any more)."""
         try:
-            self._context.listenerBus().waitUntilEmpty(_LISTENER_TIMEOUT_MS)
-            store = self._context.statusStore()
-            jobs = self._context.statusTracker().getJobIdsForTag(self._tag)
-            stages = {int(stage) for job in jobs for stage in items(store.job(job).stageIds())}
-            cpu_ns = sum(int(store.lastStageAttempt(stage).executorCpuTime()) for stage in stages)
-            cpu_ns += _without_job_ns(self._context) - self._without_job_before_ns
+            cpu_ns = int(driver_calls().tasksNs(self._context, self._tag, _LISTENER_TIMEOUT_MS))
         except Py4JJavaError:
             return None
+        cpu_ns -= self._without_job_before_ns
         return round(cpu_ns / 1_000_000)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 
 from tautochrone.algebra.nodes import WEIGHT, ColumnId, KeySemiJoin, Materialized, Node, ScanAtCut, StateScan
 from tautochrone.model import limits
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.driver_calls import types_differ, with_names
@@ -49,9 +50,9 @@ class Columns:
         """The number of a column's `ExprId`."""
         return (self._weight_id if column == WEIGHT else column).removeprefix("c")
 
-    def define(self, columns: Sequence[ColumnId], output: JavaObject) -> None:
+    def define(self, columns: Sequence[ColumnId], attributes: Iterable[JavaObject]) -> None:
         """Take the attributes of an output as those of new columns."""
-        for column, attribute in zip(columns, items(output), strict=True):
+        for column, attribute in zip(columns, attributes, strict=True):
             self._attributes.setdefault(column, attribute)
 
     def with_expected_ids(self, output: JavaObject, columns: tuple[ColumnId, ...]) -> JavaObject:
@@ -268,7 +269,7 @@ class LoweringContext(ABC):
 
     def with_column_ids(self, frame: DataFrame, columns: tuple[ColumnId, ...]) -> JavaObject:
         """A DataFrame's plan whose columns get the given ids, in order."""
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = analyzed_plan(frame)
         pairs = zip(columns, items(plan.output()), strict=True)
         return self.project([self.columns.named(column, entry) for column, entry in pairs], plan)
 

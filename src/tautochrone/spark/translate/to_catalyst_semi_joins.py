@@ -21,6 +21,7 @@ from tautochrone.algebra.nodes import (
     StateScan,
 )
 from tautochrone.model import limits
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import items
 from tautochrone.spark.translate.lowering_context import LoweringContext
@@ -135,7 +136,7 @@ def _state_rows(
     because Spark pushes conditions below a grouping but not joins."""
 
     def with_keys(log: DataFrame) -> DataFrame:
-        plan = log._jdf.queryExecution().analyzed()  # noqa: SLF001
+        plan = analyzed_plan(log)
         output = list(items(plan.output()))
         positions = [state.columns.index(column) for column, _ in node.on]
         keys = lowering.cast_as_planned([state.columns[i] for i in positions], [output[i] for i in positions])
