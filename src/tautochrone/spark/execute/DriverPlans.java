@@ -24,6 +24,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.Statistics;
 import org.apache.spark.sql.catalyst.plans.physical.SinglePartition$;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LogicalRDD;
 import org.apache.spark.sql.execution.QueryExecution;
@@ -65,7 +66,7 @@ public final class DriverPlans {
      *
      * @param names of the other columns
      */
-    public LocalRelation side(LocalRelation change, int weight, String names) {
+    public Dataset side(SparkSession session, LocalRelation change, int weight, String names) {
         String[] columns = names.split(SEPARATOR);
         DataType[] types = new DataType[columns.length];
         List output = new ArrayList();
@@ -83,7 +84,7 @@ public final class DriverPlans {
                 rows.add(project.apply(row).copy());
             }
         }
-        return relation(output, rows);
+        return Dataset.ofRows(session, relation(output, rows));
     }
 
     /**
@@ -92,7 +93,7 @@ public final class DriverPlans {
      *
      * @param names of all columns
      */
-    public LocalRelation ofRun(LocalRelation update, int count, String names, long run) {
+    public Dataset ofRun(SparkSession session, LocalRelation update, int count, String names, long run) {
         String[] columns = names.split(SEPARATOR);
         List output = new ArrayList();
         List values = new ArrayList();
@@ -116,7 +117,7 @@ public final class DriverPlans {
         while (each.hasNext()) {
             rows.add(project.apply((InternalRow) each.next()).copy());
         }
-        return relation(output, rows);
+        return Dataset.ofRows(session, relation(output, rows));
     }
 
     private static LocalRelation relation(List output, List rows) {

@@ -346,11 +346,13 @@ public final class DriverScan {
      * copies are taken where a table has several. Null if not every row is stored with the same bytes, which the
      * same sum of floats in another order need not be.
      *
-     * @param rows with the columns `types`
-     * @param stored an analyzed plan: these columns, then the file's name and the position in it
+     * @param removed few rows that the driver holds
+     * @param table the same columns, then the file's name and the position in it
      */
-    public String positions(
-            SparkSession session, InternalRow[] rows, StructType types, LogicalPlan stored, int maxRows) {
+    public String positions(SparkSession session, Dataset removed, Dataset table, int maxRows) {
+        StructType types = removed.schema();
+        InternalRow[] rows = removed.queryExecution().executedPlan().executeCollect();
+        LogicalPlan stored = table.queryExecution().analyzed();
         StructField[] columns = stored.schema().fields();
         int width = columns.length - 2;
         if (width != types.fields().length) {

@@ -21,7 +21,6 @@ from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason
 from tautochrone.model.reason_codes import ReasonCode
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.jvm.driver_calls import select_expressions, singleton, split_texts
 
 __all__ = [
@@ -175,10 +174,8 @@ def stored_positions(rows: DataFrame, stored: DataFrame) -> Mapping[str, Sequenc
         rows: few rows that the driver holds.
         stored: the same columns, then the file's name and the position in it.
     """
-    java_session, schema = _java_session(stored), rows._jdf.schema()  # noqa: SLF001
-    removed = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001
-    plan = analyzed_plan(stored)
-    answer = _driver_scan().positions(java_session, removed, schema, plan, limits.MAX_SINGLE_TASK_ROWS)
+    java_session, max_rows = _java_session(stored), limits.MAX_SINGLE_TASK_ROWS
+    answer = _driver_scan().positions(java_session, rows._jdf, stored._jdf, max_rows)  # noqa: SLF001
     if answer is None:
         return None
     texts = split_texts(str(answer))

@@ -33,7 +33,6 @@ from tautochrone.algebra.nodes import (
 )
 from tautochrone.model import limits
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
-from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import DRIVER_SCAN
 from tautochrone.spark.jvm.catalyst import contains_pattern
 from tautochrone.spark.jvm.driver_calls import joined_texts, singleton
@@ -231,7 +230,8 @@ def side_of_change(
         weight: 1 or -1.
         columns: names of the others.
     """
-    return dataframe_of_plan(session, _driver_plans().side(change, weight, joined_texts(columns)))
+    java_session = session._jsparkSession  # noqa: SLF001
+    return DataFrame(_driver_plans().side(java_session, change, weight, joined_texts(columns)), session)
 
 
 def rows_of_run(
@@ -246,8 +246,9 @@ def rows_of_run(
         run: the number.
         count: the column in which NULL becomes 0.
     """
-    rows = _driver_plans().ofRun(update, count, joined_texts(columns), run)
-    return dataframe_of_plan(session, rows)
+    java_session = session._jsparkSession  # noqa: SLF001
+    rows = _driver_plans().ofRun(java_session, update, count, joined_texts(columns), run)
+    return DataFrame(rows, session)
 
 
 def leaf_of_rows(session: SparkSession, rows: JavaObject) -> JavaObject:
