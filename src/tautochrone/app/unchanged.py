@@ -463,7 +463,7 @@ def _offsets(text: str) -> dict[str, dict[str, int]]:
 
 def _why_not_watched(job: Job) -> Reason | None:
     """Why it cannot be told without Spark that a run would have nothing to do."""
-    settings, topology = job.settings, job.topology
+    settings = job.settings
     if settings.jobs or job.tables_of_other_jobs() or settings.align_ms is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
     if settings.target is not None and settings.target.roots_from is not None:

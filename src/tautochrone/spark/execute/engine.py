@@ -262,14 +262,14 @@ class SparkEngine:
         scan, keys = leaf.child.scan, leaf.keys
         assert isinstance(keys, Materialized)
         candidates = self._looked_up(leaf, leaf.child)
-        if candidates is None or kind(_plan_of(candidates)) != "LocalRelation":
+        if candidates is None or kind(analyzed_plan(candidates)) != "LocalRelation":
             return None
         names = candidates.columns
         columns = [self._name(column) for column, _ in leaf.on if column in scan.handle]
         if len(columns) < len(leaf.on) or not set(columns) <= set(names):
             return None
         selected = rows_with_keys(
-            _plan_of(candidates),
+            analyzed_plan(candidates),
             [names.index(name) for name in columns],
             keys.handle,
             [keys.columns.index(source) for _, source in leaf.on],
