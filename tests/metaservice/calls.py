@@ -13,7 +13,8 @@ from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.definitions import ColumnLineage, DatasetDetails, ExpectationCount, ViolationAction
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.project_build import BuiltTable, ProjectBuild
+from tautochrone.model.project_build import BuiltTable, ProjectBuild, RowComparison, RowSample, ViewOfBuild
+from tautochrone.model.project_plan import ColumnChange, ColumnChangeKind, DefinitionChange
 from tautochrone.model.reason import unclassified
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.model.run_report import RunEnd, RunReport
@@ -37,7 +38,8 @@ TOPOLOGY = [
 ]
 SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
-    "alarms.current", "alarms.resolved", "builds.get", "builds.of_job", "jobs.report",
+    "alarms.current", "alarms.resolved", "builds.get", "builds.of_job", "builds.remembered",
+    "jobs.report",
     "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
     "checkpoints.highest_used_number", "checkpoints.last_done", "checkpoints.latest_done",
     "checkpoints.latest_published", "checkpoints.newest", "checkpoints.next_for", "checkpoints.progress",
@@ -244,6 +246,20 @@ BUILT = BuiltTable(
     violations={"some": 2},
 )
 
+SEEN = ViewOfBuild(
+    table=VIEW,
+    change=DefinitionChange.CHANGED,
+    reason=unclassified("the definition changed"),
+    difference=("-a", "+b"),
+    columns=(ColumnChange(name="n", kind=ColumnChangeKind.ADDED, after="bigint"),),
+    comparison=RowComparison(
+        added=1,
+        removed=2,
+        changed_values={"n": 1},
+        samples=(RowSample(sign="+", columns=("n",), rows=(("1",), (None,))),),
+    ),
+)
+
 
 def built(store: Store, fence: Fence) -> None:
     whole(store, fence)
@@ -341,6 +357,12 @@ WRITES: dict[str, Callable[[Store, Fence], object]] = {
     "builds.begin": built,
     "builds.finish": built,
     "builds.decide": built_and_decided,
+    "builds.approve": lambda store, fence: (
+        built(store, fence),
+        store.builds.finish(replace(BUILD.with_table(BUILT), views=(SEEN,))),
+        store.jobs.end_run("job", fence),
+        store.builds.approve(BUILD.id),
+    ),
     "builds.complete": lambda store, fence: (
         built_and_decided(store, fence),
         store.builds.complete("job", fence, BUILD.id),

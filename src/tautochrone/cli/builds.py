@@ -1,25 +1,26 @@
-"""`taut plan --build`, `taut plan --drop` and `taut apply`."""
+"""`taut plan --build`, `--list` and `--drop`, and `taut apply`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.diff import difference_line, show_differences
 from tautochrone.cli.options import opened_job, options_of
-from tautochrone.cli.output import answer, json_line, plain_listener, report
+from tautochrone.cli.output import answer, iso_timestamp, json_line, plain_listener, report, table
+from tautochrone.cli.reading import rows_of
 from tautochrone.errors import TautochroneError
 from tautochrone.model.counts import counted
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:
     from tautochrone.app.open import Project
-    from tautochrone.model.project_build import BuiltTable, ProjectBuild
+    from tautochrone.model.project_build import BuiltTable, ProjectBuild, RowComparison
     from tautochrone.runtime.job.job import Job
     from tautochrone.runtime.planning.build import BuildPrice
 
-__all__ = ["apply", "build", "drop"]
+__all__ = ["apply", "build", "drop", "list_builds"]
 
 _EXIT_CHANGED, _EXIT_ERROR, _EXIT_REFUSED = 1, 2, 3
 
@@ -91,12 +92,15 @@ def _show(
     built: ProjectBuild,
     durations: dict[str, int],
 ) -> None:
+    from tautochrone.model.names import TableName
     from tautochrone.runtime.delivery.differences import differences
+    from tautochrone.runtime.planning.build_views import record_comparisons
 
     key = [name.strip() for name in arguments.key.split(",")] if arguments.key else []
     names = [str(each.table) for each in built.tables]
     compared = differences(job.store, project.lake, project.base, int(built.base), built.id, names)
     lines = [difference_line(each, key, arguments.rows, as_json=arguments.json) for each in compared]
+    record_comparisons(job, built, {TableName.parse(line["table"]): _comparison(line) for line in lines})
     if arguments.json:
         json_line(
             {
@@ -108,7 +112,7 @@ def _show(
             }
         )
         return
-    show_differences(lines, key)
+    show_differences(lines, key, of_build=True)
     for note in built.notes:
         answer().write(redacted(f"? {note}\n"))
     for problem in built.problems:
@@ -117,6 +121,52 @@ def _show(
     if not built.problems:
         answer().write(f"taut apply {built.id}: makes its rows the next checkpoint\n")
     answer().write(f"taut plan --drop {built.id}: removes it\n")
+
+
+def _comparison(line: dict[str, Any]) -> RowComparison:
+    """What is kept of the line of one table."""
+    from tautochrone.model.project_build import RowComparison
+    from tautochrone.runtime.planning.build_views import row_sample
+
+    return RowComparison(
+        added=line["added"],
+        removed=line["removed"],
+        changed=line["changed"],
+        changed_values=line["changed_values"] or {},
+        columns_added=tuple(line["columns_added"]),
+        columns_removed=tuple(line["columns_removed"]),
+        samples=tuple(
+            row_sample(sign, rows.column_names, rows_of(rows)) for sign, rows in line["samples"].items()
+        ),
+        problem=line["problem"],
+    )
+
+
+def list_builds(arguments: argparse.Namespace) -> int:
+    """The built plans of all jobs, and the last ones that were applied or dropped, newest first."""
+    from tautochrone.app.locate import locate
+    from tautochrone.app.stores import existing_store
+    from tautochrone.metaservice.plans import plan_summary
+
+    _, settings = locate(options_of(arguments))
+    with existing_store(settings) as store:
+        builds = store.builds.remembered()
+    if arguments.json:
+        for each in builds:
+            json_line(plan_summary(each))
+        return 0
+    if not builds:
+        answer().write("there is no built plan\n")
+        return 0
+    header = ("plan", "state", "job", "checkpoint", "built at", "views")
+    table(
+        header,
+        [
+            (each.id, each.label, each.job, each.base, iso_timestamp(each.created_at_ms), len(each.views))
+            for each in builds
+        ],
+    )
+    return 0
 
 
 def drop(arguments: argparse.Namespace) -> int:

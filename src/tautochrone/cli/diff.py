@@ -51,7 +51,8 @@ def diff(arguments: argparse.Namespace) -> int:
             for compared in all_compared
         ]
     if not arguments.json:
-        show_differences(lines, key)
+        sides = (arguments.old, arguments.new)
+        show_differences(lines, key, of_build=any(isinstance(side, str) for side in sides))
     if any(line["problem"] for line in lines):
         return _EXIT_NOT_COMPARED
     differs = any(not line["same"] for line in lines)
@@ -123,8 +124,13 @@ def difference_line(
     return {**line, "reason": compared.reason, "samples": samples}
 
 
-def show_differences(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
-    """Write the lines of tables that differ, for people."""
+def show_differences(lines: Sequence[dict[str, Any]], key: list[str], *, of_build: bool = False) -> None:
+    """Write the lines of tables that differ, for people.
+
+    Args:
+        of_build: one side is a built plan: its rows with other columns are no change of the deployed ones, so
+            that it needs no reason why all of them were compared.
+    """
     if not lines:
         answer().write("no table differs\n")
         return
@@ -140,8 +146,14 @@ def show_differences(lines: Sequence[dict[str, Any]], key: list[str]) -> None:
             answer().write(f"{line['table']}: changed values: {', '.join(values)}\n")
         if line["problem"]:
             answer().write(f"{line['table']}: not compared: {line['problem']}\n")
-        elif line["reason"] is not None:
+        elif line["reason"] is not None and not of_build:
             answer().write(f"{line['table']}: all rows were compared: {redacted(str(line['reason']))}\n")
+    compared = [line for line in lines if line["reason"] is not None and not line["problem"]]
+    if of_build and compared:
+        names = "1 table" if len(compared) == 1 else f"{len(compared)} tables"
+        answer().write(
+            f"all rows of {names} were compared: what is built with other columns has no history\n"
+        )
     for line in lines:
         for sign, rows in line["samples"].items():
             answer().write(f"{sign} {line['table']}\n")

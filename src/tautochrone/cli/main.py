@@ -219,6 +219,9 @@ def _add_plan(commands: Any) -> None:
         help="compute the views that change beside the deployed ones, and compare the rows",
     )
     built.add_argument(
+        "--list", action="store_true", help="the built plans of all jobs, and the last ones that are over"
+    )
+    built.add_argument(
         "--drop", nargs="?", const="", metavar="ID", help="delete a built plan (without ID: all of the job)"
     )
     plan.add_argument(

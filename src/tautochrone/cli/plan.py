@@ -28,7 +28,7 @@ def plan(arguments: argparse.Namespace) -> int:
     With `--exit-code` 0: nothing changes, 1: something does, 2: there is no plan, 3: the run will refuse
     something.
     """
-    if arguments.build or arguments.drop is not None:
+    if arguments.build or arguments.list or arguments.drop is not None:
         return _of_build(arguments)
     from tautochrone.app.locate import locate
     from tautochrone.app.plan import plan as plan_of
@@ -64,8 +64,10 @@ def _of_build(arguments: argparse.Namespace) -> int:
     if arguments.markdown or arguments.full_refresh or arguments.full_refresh_all:
         raise SettingsError(
             "CONFLICTING_OPTIONS",
-            "--build and --drop exclude --markdown, --full-refresh and --full-refresh-all",
+            "--build, --list and --drop exclude --markdown, --full-refresh and --full-refresh-all",
         )
+    if arguments.list:
+        return builds.list_builds(arguments)
     return builds.build(arguments) if arguments.build else builds.drop(arguments)
 
 

@@ -105,7 +105,8 @@ def create_app(
     sessions = Sessions()
     app.state.access, app.state.sessions = access, sessions
     app.state.published_as = published_as
-    app.state.rows_between = rows_from_metadata(None if catalog is None else catalog[1])
+    lake = None if catalog is None else catalog[1]
+    app.state.rows_between = rows_from_metadata(lake)
     add_problems(app)
 
     @app.get("/healthz", tags=["service"], responses=PROBLEMS)
@@ -115,7 +116,7 @@ def create_app(
 
     metrics = None
     if store is not None:
-        metrics = _add_store(app, store, forms, coordinator, queries, since_last_run)
+        metrics = _add_store(app, store, forms, coordinator, queries, since_last_run, lake)
     app.router.routes.append(
         _CatalogMount("/v1", no_catalog_app(no_catalog) if catalog is None else catalog_app(*catalog))
     )
@@ -137,6 +138,7 @@ def _add_store(
     coordinator: TransactionCoordinator | None,
     queries: tuple[QueryRunner, str] | None,
     since_last_run: Callable[[JobStatus], Reason | None],
+    lake: MetadataSource | None,
 ) -> Metrics:
     # Imported here, because the catalog alone does not need them.
     from tautochrone.metaservice.api import add_api
@@ -148,7 +150,7 @@ def _add_store(
 
     add_store_routes(app, store)
     forms = Forms(unavailable_reason=forms) if isinstance(forms, str) else forms
-    add_pages(app, store, forms, since_last_run, app.state.rows_between)
+    add_pages(app, store, forms, since_last_run, app.state.rows_between, lake)
     runner, key = queries or (forms.runner, "")
     add_api(app, store, runner, forms.unavailable_reason, key, since_last_run=since_last_run)
     add_transactions(app, store, coordinator or TransactionCoordinator(store))

@@ -29,6 +29,7 @@ __all__ = [
     "Lookup",
     "ReadPointServer",
     "Streamed",
+    "Widened",
     "job_read_point",
 ]
 
@@ -61,7 +62,16 @@ class Streamed:
     """Where the metadata files go that are written for this stream alone."""
 
 
-Lookup = Callable[[TableName], Version | str | Streamed | None]
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """A version of a table with columns that it does not have yet: they are NULL in its rows."""
+
+    version: Version
+    columns: str
+    """All columns, as the JSON of an Iceberg schema."""
+
+
+Lookup = Callable[[TableName], Version | str | Streamed | Widened | None]
 """From a table to its version at the read point; None: it has none there."""
 
 

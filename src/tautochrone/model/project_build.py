@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tautochrone.errors import CheckpointUnavailableError, MetaError
+from tautochrone.errors import CheckpointUnavailableError, ConflictError, LakeError, MetaError
 from tautochrone.model.lake import CommitMetadata, Committed, Fork, Rows, TableDefinition
 from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.project_plan import ColumnChange, ColumnChangeKind, DefinitionChange
+from tautochrone.model.reason import Reason
 
 __all__ = [
     "BRANCH_PREFIX",
@@ -24,9 +26,15 @@ __all__ = [
     "BuildableTable",
     "BuiltTable",
     "ProjectBuild",
+    "RowComparison",
+    "RowSample",
+    "ViewOfBuild",
     "branch_of",
     "build_of",
+    "gone_error",
+    "require_checked",
     "require_of_job",
+    "require_same_base",
     "revoked_base_error",
     "unfinished_error",
 ]
@@ -61,11 +69,19 @@ def build_of(text: str) -> str | None:
 
 class BuildState(StrEnum):
     """`BUILDING`: not complete, or its process died. `BUILT`: to be looked at, applied or dropped. `DECIDED`:
-    the next checkpoint of its job takes it over."""
+    the next checkpoint of its job takes it over. `APPLIED`: one did. `DROPPED`: nothing of it is in the lake.
+    """
 
     BUILDING = "building"
     BUILT = "built"
     DECIDED = "decided"
+    APPLIED = "applied"
+    DROPPED = "dropped"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is only remembered."""
+        return self in (BuildState.APPLIED, BuildState.DROPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +105,96 @@ class BuiltTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowSample:
+    """A few rows of one side, each value as text that may be cut; None: NULL. `sign`: `+` or `-`."""
+
+    sign: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowComparison:
+    """How the built rows of a view differ from those that readers get at the base.
+
+    Attributes:
+        added, removed: rows; None: they could not be compared, for `problem`.
+        changed: keys whose row changed; None: no key was given, or the view lacks it.
+        changed_values: in how many rows of a key each column has another value.
+        columns_added, columns_removed: names of columns that only one side has.
+    """
+
+    added: int | None
+    removed: int | None
+    changed: int | None = None
+    changed_values: Mapping[str, int] = field(default_factory=dict)
+    columns_added: tuple[str, ...] = ()
+    columns_removed: tuple[str, ...] = ()
+    samples: tuple[RowSample, ...] = ()
+    problem: str | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RowComparison:
+        """The inverse of `dataclasses.asdict`, also after JSON."""
+        samples = tuple(
+            RowSample(
+                sign=sample["sign"],
+                columns=tuple(sample["columns"]),
+                rows=tuple(map(tuple, sample["rows"])),
+            )
+            for sample in value["samples"]
+        )
+        columns = {name: tuple(value[name]) for name in ("columns_added", "columns_removed")}
+        return cls(**{**value, **columns, "samples": samples})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOfBuild:
+    """What people see of a view of a build, besides its rows.
+
+    Attributes:
+        change: of its definition; an unchanged one reads what changes.
+        reason: why it is built.
+        difference, columns: see `DatasetPlan`; a long difference is cut, and ends with `…`.
+        comparison: None: the rows have not been compared yet, or the process died before.
+    """
+
+    table: TableName
+    change: DefinitionChange
+    reason: Reason
+    difference: tuple[str, ...] | None = ()
+    columns: tuple[ColumnChange, ...] = ()
+    comparison: RowComparison | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The view as JSON values."""
+        return {
+            "table": str(self.table),
+            "change": self.change.value,
+            "reason": self.reason.to_json(),
+            "difference": None if self.difference is None else list(self.difference),
+            "columns": [asdict(column) for column in self.columns],
+            "comparison": None if self.comparison is None else asdict(self.comparison),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ViewOfBuild:
+        """The inverse of `as_json`."""
+        difference, comparison = value["difference"], value["comparison"]
+        return cls(
+            table=TableName.parse(value["table"]),
+            change=DefinitionChange(value["change"]),
+            reason=Reason.from_json(value["reason"]),
+            difference=None if difference is None else tuple(difference),
+            columns=tuple(
+                ColumnChange(**{**column, "kind": ColumnChangeKind(column["kind"])})
+                for column in value["columns"]
+            ),
+            comparison=None if comparison is None else RowComparison.from_json(comparison),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectBuild:
     """The changed datasets of a job's plan, as they were built.
 
@@ -99,7 +205,9 @@ class ProjectBuild:
         problems: why it cannot be applied: checks that its rows did not pass.
         notes: checks that could not be made.
         created: tables that did not exist before: they are dropped with the build.
+        views: what it builds, in this order, for those who look at it.
         created_at_ms: epoch milliseconds.
+        ended_at_ms: when it was applied or dropped; epoch milliseconds.
     """
 
     id: str
@@ -111,7 +219,14 @@ class ProjectBuild:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     created: tuple[TableName, ...] = ()
+    views: tuple[ViewOfBuild, ...] = ()
     created_at_ms: int = 0
+    ended_at_ms: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its state for people: a build whose rows did not pass its checks is not just `built`."""
+        return "checks failed" if self.state is BuildState.BUILT and self.problems else str(self.state)
 
     @property
     def branch(self) -> str:
@@ -134,7 +249,7 @@ class ProjectBuild:
         return next((built for built in self.tables if built.table == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """What a store keeps besides id, job, state and time."""
+        """What a store keeps besides id, job, state and times."""
         return {
             "base": self.base,
             "definitions": dict(self.definitions),
@@ -152,6 +267,7 @@ class ProjectBuild:
             "problems": list(self.problems),
             "notes": list(self.notes),
             "created": [str(name) for name in self.created],
+            "views": [view.as_json() for view in self.views],
         }
 
     @classmethod
@@ -179,7 +295,10 @@ class ProjectBuild:
             problems=tuple(value["problems"]),
             notes=tuple(value["notes"]),
             created=tuple(map(TableName.parse, value["created"])),
+            # What an earlier version recorded has neither.
+            views=tuple(map(ViewOfBuild.from_json, value.get("views", ()))),
             created_at_ms=created_at_ms,
+            ended_at_ms=value.get("ended_at_ms"),
         )
 
     def with_table(self, built: BuiltTable) -> ProjectBuild:
@@ -203,6 +322,49 @@ def revoked_base_error(build: str, base: CheckpointNumber) -> CheckpointUnavaila
         f"Plan {build} was built at checkpoint {base}, and a revision took that back",
         hint="build again with `taut plan --build`",
     )
+
+
+def gone_error(build: str, table: TableName) -> LakeError:
+    """The refusal to apply what is not in the lake any more."""
+    return LakeError(
+        "BUILD_GONE",
+        f"What plan {build} built of {table} is not in the lake any more",
+        hint="build again with `taut plan --build`",
+    )
+
+
+def require_checked(build: ProjectBuild) -> None:
+    """Check that a build is complete, and that its rows passed its checks.
+
+    Raises:
+        MetaError: `BUILD_UNFINISHED`; `BUILD_CHECKS_FAILED`.
+    """
+    if build.state is BuildState.BUILDING:
+        raise unfinished_error(build.id)
+    if build.problems:
+        raise MetaError(
+            "BUILD_CHECKS_FAILED",
+            f"The rows of plan {build.id} did not pass its checks: {'; '.join(build.problems)}",
+            hint="correct the definitions and build again",
+        )
+
+
+def require_same_base(build: ProjectBuild, built: BuiltTable, deployed: CommitMetadata | None) -> None:
+    """Check that a table has rows of the definition that the built ones were compared with.
+
+    Args:
+        deployed: of the table's main.
+
+    Raises:
+        ConflictError: `BUILD_BASE_CHANGED`.
+    """
+    if (None if deployed is None else deployed.definition) != built.replaces:
+        raise ConflictError(
+            "BUILD_BASE_CHANGED",
+            f"{built.table} has rows of another definition than plan {build.id} was compared with: "
+            "something else was deployed since",
+            hint="build again with `taut plan --build`, and look at the difference from that",
+        )
 
 
 def require_of_job(build: ProjectBuild, job: str) -> None:
@@ -247,6 +409,14 @@ class BuildableTable(Protocol):
 
         Raises:
             LakeError: `BUILD_GONE`, there is no such branch.
+        """
+
+    def columns_with(self, schema: Any) -> str | None:
+        """The table's columns with those of `schema` that it lacks, as the JSON of an Iceberg schema; None:
+        it has all of them.
+
+        Raises:
+            DefinitionError: `INCOMPATIBLE_SCHEMA_CHANGE`.
         """
 
     def drop_build(self, branch: str) -> None:

@@ -30,7 +30,14 @@ from tautochrone.model.catalog import FullSnapshotRead
 from tautochrone.model.names import TableName, Version
 from tautochrone.redaction import redacted
 
-__all__ = ["MetadataSource", "SnapshotGoneError", "at_version", "for_stream", "metadata_source"]
+__all__ = [
+    "MetadataSource",
+    "SnapshotGoneError",
+    "at_version",
+    "for_stream",
+    "metadata_source",
+    "with_columns",
+]
 
 _CACHED_FILES = 64
 _NO_SNAPSHOT = -1
@@ -369,6 +376,23 @@ def at_version(metadata: Mapping[str, Any], version: Version) -> dict[str, Any]:
     if schema_id is not None:
         _use_schema(result, metadata, schema_id)
     return result
+
+
+def with_columns(metadata: Mapping[str, Any], columns: str) -> dict[str, Any]:
+    """A copy of `metadata` whose current schema is another one. See `model.catalog.Widened`.
+
+    Args:
+        columns: the schema as Iceberg writes it; columns that the table has have their ids.
+    """
+    schema_id = 1 + max(schema["schema-id"] for schema in metadata["schemas"])
+    schema = {**json.loads(columns), "schema-id": schema_id}
+    result = {
+        **metadata,
+        "schemas": [*metadata["schemas"], schema],
+        "current-schema-id": schema_id,
+        "last-column-id": max(metadata["last-column-id"], *_field_ids(schema)),
+    }
+    return result | {"schema": schema} if "schema" in metadata else result
 
 
 def for_stream(

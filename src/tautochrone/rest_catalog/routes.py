@@ -17,9 +17,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
-from tautochrone.model.catalog import NEWEST, Streamed
+from tautochrone.model.catalog import NEWEST, Streamed, Widened
 from tautochrone.model.names import TableName, Version
-from tautochrone.rest_catalog.metadata import MetadataSource, SnapshotGoneError, at_version, for_stream
+from tautochrone.rest_catalog.metadata import (
+    MetadataSource,
+    SnapshotGoneError,
+    at_version,
+    for_stream,
+    with_columns,
+)
 from tautochrone.rest_catalog.read_points import ReadPointResolver
 
 __all__ = ["catalog_app", "iceberg_error", "no_catalog_app"]
@@ -191,7 +197,7 @@ class _Catalog:
     def __init__(self, read_points: ReadPointResolver, source: MetadataSource) -> None:
         self._read_points = read_points
         self._source = source
-        self._bodies: OrderedDict[tuple[str, str | Streamed], bytes] = OrderedDict()
+        self._bodies: OrderedDict[tuple[str, str | Streamed | Widened], bytes] = OrderedDict()
         self._lock = Lock()
 
     def require_namespace(self, levels: tuple[str, ...]) -> None:
@@ -224,7 +230,7 @@ class _Catalog:
             if body is not None:
                 self._bodies.move_to_end((location, version_read))
                 return body
-        version = version_read.version if isinstance(version_read, Streamed) else version_read
+        version = version_read.version if isinstance(version_read, Streamed | Widened) else version_read
         try:
             served = metadata if version == NEWEST else at_version(metadata, Version(version))
         except SnapshotGoneError:
@@ -236,6 +242,8 @@ class _Catalog:
             ) from None
         if isinstance(version_read, Streamed):
             served = for_stream(served, version_read.whole, version_read.folder)
+        if isinstance(version_read, Widened):
+            served = with_columns(served, version_read.columns)
         result = {"metadata-location": location, "metadata": served, "config": {}}
         body = json.dumps(result, separators=(",", ":")).encode()
         with self._lock:

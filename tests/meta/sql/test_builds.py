@@ -109,6 +109,41 @@ def test_a_dropped_build(store: MetaStore, fence: Fence) -> None:
             call()
 
 
+def test_approved_while_nobody_runs_the_job(store: MetaStore, fence: Fence) -> None:
+    store.builds.begin(BUILD)
+    for broken, error in ((BUILD, "BUILD_UNFINISHED"), (replace(BUILD, problems=("one",)), "BUILD_CHECKS")):
+        if broken.problems:
+            store.builds.finish(broken)
+        with pytest.raises(MetaError, match=error):
+            store.builds.approve(BUILD.id)
+    store.builds.finish(BUILD.with_table(TABLE))
+    with pytest.raises(MetaError, match="JOB_RUNNING"):
+        store.builds.approve(BUILD.id)
+    store.jobs.end_run("job", fence)
+    for _ in range(2):
+        store.builds.approve(BUILD.id)
+    assert store.builds.get(BUILD.id).state is BuildState.DECIDED
+    assert store.builds.get(BUILD.id).tables == (TABLE,)
+
+
+def test_what_is_over_is_remembered(store: MetaStore, fence: Fence) -> None:
+    for number in range(25):
+        identity = f"{number:08x}"
+        store.builds.begin(replace(BUILD, id=identity))
+        if number % 2:
+            store.builds.finish(replace(BUILD, id=identity))
+            store.builds.decide("job", fence, identity)
+            store.builds.complete("job", fence, identity)
+        store.builds.remove("job", identity)
+    store.builds.begin(BUILD)
+    known = {build.id: build for build in store.builds.remembered()}
+    assert known.keys() == {BUILD.id, *(f"{number:08x}" for number in range(5, 25))}
+    assert known[f"{23:08x}"].state is BuildState.APPLIED
+    assert known[f"{24:08x}"].state is BuildState.DROPPED
+    assert (known[f"{24:08x}"].ended_at_ms, known[BUILD.id].ended_at_ms) == (7_000, None)
+    assert [build.id for build in store.builds.of_job("job")] == [BUILD.id]
+
+
 def test_a_revoked_base(store: MetaStore, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.finish(BUILD.with_table(TABLE))

@@ -17,7 +17,7 @@ from tautochrone.meta import MetaStore, Store
 from tautochrone.metaservice.pages import Forms, add_pages
 from tautochrone.metaservice.pages.safety import CSRF_COOKIE, CSRF_FIELD
 
-from .doubles import Plans, Rows
+from .doubles import Lake, Plans, Rows
 from .serving import serving
 from .world import SEEDS
 
@@ -73,7 +73,7 @@ def open_site(tmp_path: Path, seeded: Callable[[str], Path]) -> Iterator[Callabl
                 if bare
                 else Forms(runner=rows, revisions=plans)
             )
-            add_pages(app, store, forms)
+            add_pages(app, store, forms, lake=None if bare else Lake())
             url = stack.enter_context(serving(app))
             # Certificates take longer to read than a page takes.
             client = stack.enter_context(httpx.Client(base_url=url, timeout=60, verify=False))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from tautochrone.errors import Excerpt, MetaError, QueryError
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.names import CheckpointNumber, Version
+from tautochrone.model.names import CheckpointNumber, TableName, Version
+from tautochrone.model.project_build import branch_of
 from tautochrone.model.query import Answer, Query, QueryAnswer
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.revision.plan import RevisionRequest
 
-from .world import HOSTILE
+from .world import HOSTILE, PLAN
 
-__all__ = ["Plans", "Rows"]
+__all__ = ["Lake", "Plans", "Rows"]
 
 
 @dataclass
@@ -76,3 +79,21 @@ class Plans:
         assert accepted == self.plan(request)
         self.done.append(request)
         return "r-1"
+
+
+class Lake:
+    """Tables with the built version of `PLAN` on its branch, which nothing was deployed into."""
+
+    catalog = "lake"
+
+    def load(self, _table: TableName) -> tuple[str, Mapping[str, Any]]:
+        return "", {"refs": {branch_of(PLAN): {"snapshot-id": 7}}, "properties": {}}
+
+    def view(self, _view: TableName, /) -> tuple[str, Mapping[str, Any]] | None:
+        return None
+
+    def tables(self, _namespace: tuple[str, ...] | None = None) -> Sequence[TableName]:
+        return ()
+
+    def namespaces(self) -> Sequence[tuple[str, ...]]:
+        return ()

@@ -16,7 +16,7 @@ from tautochrone.model.names import TableName, Version
 
 from . import browser
 from .conftest import Site
-from .world import DAILY, HOSTILE, name
+from .world import DAILY, HOSTILE, PLAN, name
 
 OpenSite = Callable[..., Site]
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -61,7 +61,13 @@ def _own(url: str, base: str, complaints: list[str]) -> None:
 
 def all_paths(table: TableName, number: int) -> list[str]:
     text = quote(str(table), safe="")
-    return [*PATHS, f"/dataset?name={text}", f"/graph?focus={text}", f"/checkpoint?number={number}"]
+    return [
+        *PATHS,
+        f"/dataset?name={text}",
+        f"/graph?focus={text}",
+        f"/checkpoint?number={number}",
+        f"/plan?id={PLAN}",
+    ]
 
 
 def check_shown(page: Page, path: str) -> None:
@@ -289,3 +295,19 @@ def test_preview_and_revision_in_the_browser(open_site: OpenSite, open_page: Cal
     confirm.click()
     expect(page.get_by_role("status")).to_contain_text("Revision r-1 is done")
     assert len(site.plans.done) == 1
+
+
+def test_a_plan_in_the_browser(open_site: OpenSite, open_page: Callable[..., Page]) -> None:
+    site = open_site("failing")
+    page = open_page(site, "/plans")
+    page.get_by_role("link", name=PLAN).click()
+    expect(page.locator("main")).to_contain_text(f"taut apply {PLAN} --takeover")
+    site.store.jobs.end_run("shop", site.store.jobs.newest_fence("shop"))
+    page.reload()
+    decide = page.get_by_role("button", name="Decide to apply")
+    decide.click()
+    expect(decide).to_be_visible()
+    page.get_by_label("I have looked at the differences").check()
+    decide.click()
+    expect(page.get_by_role("heading", name="Decided")).to_be_visible()
+    expect(page.locator("h1")).to_contain_text("decided")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -14,24 +15,27 @@ import pytest
 from tautochrone.metaservice.pages.forms import csv_of
 from tautochrone.metaservice.pages.safety import CSRF_COOKIE, CSRF_FIELD
 from tautochrone.model.checkpoint import Consistency
-from tautochrone.model.names import CheckpointNumber
+from tautochrone.model.names import CheckpointNumber, Version
+from tautochrone.model.project_build import BuildState, BuiltTable
 from tautochrone.runtime.revision.plan import RevisionRequest
 
 from .conftest import Site
 from .html import parse
-from .world import DAILY, HOSTILE, ORDERS, TOP
+from .world import DAILY, HOSTILE, ORDERS, PLAN, TOP, built
 
 OpenSite = Callable[..., Site]
 FORMS = {
     "/query": {"sql": "SELECT 1", "consistency": "strong"},
     "/preview": {"name": str(DAILY)},
     "/revision": {"names": str(DAILY), "to": "3"},
+    "/plan": {"id": PLAN, "confirm": "1"},
 }
 
 
 @pytest.mark.parametrize("path", FORMS)
 def test_form_of_another_site_is_refused(open_site: OpenSite, path: str) -> None:
     site = open_site("young")
+    built(site.store, "shop", [DAILY], "n")
     token, fields = site.csrf(), FORMS[path]
     own = {CSRF_FIELD: token, **fields}
     assert site.client.post(path, data=own).status_code == 200
@@ -164,6 +168,48 @@ def test_revision_is_shown_then_confirmed(open_site: OpenSite) -> None:
     done = site.post("/revision", **unconfirmed, confirm="1")
     assert "Revision r-1 is done" in done.text
     assert site.plans.done == [RevisionRequest(named=(DAILY, TOP), to=CheckpointNumber(7))]
+
+
+def test_a_built_plan_is_decided(open_site: OpenSite) -> None:
+    site = open_site("young")
+    built(site.store, "shop", [DAILY], "n", ["0000000a", "0000000b", "0000000c"])
+    fence = site.store.jobs.newest_fence("shop")
+    asked = FORMS["/plan"]
+
+    def refused(**fields: str) -> str:
+        text = parse(site.post("/plan", **asked | fields).text).text
+        assert site.store.builds.get(PLAN).state is BuildState.BUILT
+        return text
+
+    assert "JOB_RUNNING" in refused()
+    assert not parse(site.client.get("/plan", params={"id": PLAN}).text).all("form")
+    site.store.jobs.end_run("shop", fence)
+    assert "BUILD_CHECKS_FAILED" in refused(id="0000000a")
+    assert "BUILD_NOT_FOUND" in refused(id="0000000b")
+    assert site.post("/plan", id="nothing", confirm="1").status_code == 404
+    assert "not confirmed" in parse(site.post("/plan", id=PLAN).text).text
+    site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("8"),)))
+    assert "BUILD_GONE" in refused()
+    site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("7", "d1"),)))
+    assert "BUILD_BASE_CHANGED" in refused()
+    site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("7"),)))
+    page = parse(site.post("/plan", **asked).text)
+    assert "Decided" in [heading.text for heading in page.all("h2")]
+    assert site.store.builds.get(PLAN).state is BuildState.DECIDED
+    assert "Decided" in site.post("/plan", **asked).text, "once more"
+
+
+def built_version(version: str, replaces: str | None = None) -> BuiltTable:
+    return BuiltTable(table=DAILY, version=Version(version), definition="n", replaces=replaces)
+
+
+def test_without_a_lake_no_plan_is_decided(open_site: OpenSite) -> None:
+    site = open_site("young", bare=True)
+    built(site.store, "shop", [DAILY], "n")
+    site.store.jobs.end_run("shop", site.store.jobs.newest_fence("shop"))
+    page = parse(site.client.get("/plan", params={"id": PLAN}).text)
+    assert f"taut apply {PLAN}" in page.text
+    assert "APPLY_UNAVAILABLE" in site.post("/plan", **FORMS["/plan"]).text
 
 
 def test_changed_plan_is_shown_again(open_site: OpenSite) -> None:

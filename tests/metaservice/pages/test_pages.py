@@ -52,6 +52,8 @@ def every_page(site: Site, tables: int = 7) -> dict[str, Element]:
             pages[f"{path}?{status.dataset}"] = get(site, path, **{key: status.dataset})
     for line in site.store.history.timeline(5):
         pages[f"/checkpoint?{line.number}"] = get(site, "/checkpoint", number=line.number)
+    for build in site.store.builds.remembered():
+        pages[f"/plan?{build.id}"] = get(site, "/plan", id=build.id)
     return pages
 
 
@@ -304,6 +306,7 @@ def test_unknown_names_are_404(open_site: OpenSite) -> None:
         ("/dataset/summary", {"name": "x"}),
         ("/graph", {"focus": "lake.no.table"}),
         ("/checkpoint", {"number": "4711"}),
+        ("/plan", {"id": HOSTILE[0][:30]}),
     ):
         answer = site.client.get(f"{path}?{urlencode(query)}")
         assert answer.status_code == 404, path

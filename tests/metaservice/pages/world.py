@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
@@ -17,13 +17,33 @@ from tautochrone.model.definitions import (
     LakeColumn,
     ViolationAction,
 )
-from tautochrone.model.names import NOW, Fence, TableName, Version
+from tautochrone.model.names import NOW, CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.project_build import (
+    BuiltTable,
+    ProjectBuild,
+    RowComparison,
+    RowSample,
+    ViewOfBuild,
+)
+from tautochrone.model.project_plan import ColumnChange, ColumnChangeKind, DefinitionChange
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.run_report import CaptureReport, FlowSource, RunReport, SourceKind
 from tautochrone.model.sink import SinkDeclaration
 from tautochrone.model.source import KeptLog
 
-__all__ = ["HOSTILE", "SEEDS", "Clock", "connected", "empty", "failing", "hostile", "many", "name", "shop"]
+__all__ = [
+    "HOSTILE",
+    "PLAN",
+    "SEEDS",
+    "Clock",
+    "connected",
+    "empty",
+    "failing",
+    "hostile",
+    "many",
+    "name",
+    "shop",
+]
 
 STREAM, VIEW = "streaming table", "materialized view"
 
@@ -241,6 +261,43 @@ def _details() -> list[DatasetDetails]:
     return [daily, clean]
 
 
+PLAN = "3f2a91c0"
+"""A plan that is built and passed its checks."""
+
+
+def built(store: Store, job: str, tables: Sequence[TableName], text: str, others: Sequence[str] = ()) -> None:
+    """The plan `PLAN` of some views; and others: the first failed its checks, the next are dropped."""
+    views = [
+        ViewOfBuild(
+            table=table,
+            change=DefinitionChange.CHANGED,
+            reason=unclassified(text),
+            difference=(" SELECT day", f"-{text}", f"+{text} AS n") if index else None,
+            columns=(ColumnChange(name=text, kind=ColumnChangeKind.RETYPED, before="int", after=text),),
+            comparison=RowComparison(
+                added=1_200,
+                removed=3,
+                changed=2,
+                changed_values={text: 2},
+                samples=tuple(
+                    RowSample(sign=sign, columns=("day", text), rows=((text, None), ("2026-01-01", "7")))
+                    for sign in "+-"
+                ),
+                problem=None if index else text,
+            ),
+        )
+        for index, table in enumerate(tables)
+    ]
+    for number, identity in enumerate((PLAN, *others)):
+        build = ProjectBuild(id=identity, job=job, base=CheckpointNumber(1), views=tuple(views))
+        store.builds.begin(build)
+        rows = tuple(BuiltTable(table=table, version=Version("7"), definition="n") for table in tables)
+        problems = (text,) if number == 1 else ()
+        store.builds.finish(replace(build, tables=rows, problems=problems, notes=(text,)))
+        if number > 1:
+            store.builds.remove(job, identity)
+
+
 def young(store: Store, now: int) -> None:
     """The shop with few checkpoints, for tests to which its history does not matter."""
     shop(store, now, checkpoints=8)
@@ -249,6 +306,7 @@ def young(store: Store, now: int) -> None:
 def failing(store: Store, now: int) -> None:
     """The shop, and its newest checkpoint does not show two of the views."""
     shop(store, now, broken=True)
+    built(store, "shop", [DAILY, TOP], "sum(amount)", ["0000000a", "0000000b"])
 
 
 def many(store: Store, now: int) -> None:
@@ -331,6 +389,7 @@ def hostile(store: Store, now: int) -> None:
             seeder.done(job, number, table, refresh, now - 59_000)
     seeder.publish(job, number, now - 58_000)
     outside(seeder, job, tables[0], tables[1], HOSTILE)
+    built(store, job, tables[1:3], HOSTILE[0], ["0000000a"])
     lineage = {part: frozenset({ColumnRef(tables[0], HOSTILE[1])}) for part in HOSTILE}
     store.datasets.describe(
         job,

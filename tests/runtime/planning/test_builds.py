@@ -154,6 +154,12 @@ def test_what_was_looked_at_is_the_next_checkpoint(project: Project) -> None:
     assert totals["changed_values"] == {"amount": 3}
     assert sorted(row["amount"] for row in totals["rows_added"]) == NEW
     assert amounts(project) == OLD
+    (built,) = project.builds()
+    view = built.views[0]
+    assert view.difference is not None
+    assert (view.table.table, view.difference[-1]) == ("totals", "+2 * sum(amount) AS amount")
+    assert view.comparison is not None
+    assert (view.comparison.added, view.comparison.changed, len(view.comparison.samples)) == (3, 3, 2)
     shown = project.taut("diff", "1", f"plan-{identity}", "totals", "--json")
     assert json.loads(shown.stdout)["added"] == 3, shown.stderr
     before, jobs = project.versions(), project.spark_jobs()
@@ -170,6 +176,8 @@ def test_what_was_looked_at_is_the_next_checkpoint(project: Project) -> None:
     assert (after["big"], after["sales"]) == (before["big"], before["sales"])
     assert project.builds() == ()
     assert error_class(project.apply(identity)) == "BUILD_NOT_FOUND"
+    (listed,) = map(json.loads, project.taut("plan", "--list", "--json").stdout.splitlines())
+    assert (listed["id"], listed["state"], listed["tables"][0]["added"]) == (identity, "applied", 3)
     project.add_sales(10)
     happened = project.run()
     assert happened.refresh("totals")["reason_code"] != "DEFINITION_CHANGED"
@@ -245,11 +253,37 @@ def test_refusals(project: Project) -> None:
     assert project.taut("plan", "--build").stdout == "nothing to build: no view changes\n"
     project.define("stream", "CREATE STREAMING TABLE stream AS SELECT id FROM STREAM sales;")
     project.define("totals", TOTALS)
+    project.define("ids", "CREATE MATERIALIZED VIEW ids AS SELECT count(*) AS n FROM stream;")
     assert error_class(project.taut("plan", "--build")) == "BUILD_NOT_POSSIBLE"
     project.define("stream", None)
+    project.define("ids", None)
     identity, _ = project.build()
     assert project.taut("revise", "sales", "--to", "1", "--accept").returncode == 0
     assert error_class(project.apply(identity)) == "CHECKPOINT_REVOKED"
+
+
+def test_streaming_tables_that_change(project: Project) -> None:
+    """Views are built over new columns as NULL, as the run that applies them reads them."""
+    text = SALES.replace("@IN@", str(project.folder / "in"))
+    project.write("definitions/sales.py", text.replace("amount BIGINT", "amount BIGINT, note STRING"))
+    project.define("big", BIG.replace("amount FROM", "amount, upper(note) AS note FROM"))
+    project.define("stream", "CREATE STREAMING TABLE stream AS SELECT id FROM STREAM sales;")
+    project.write("invariants/notes.sql", "SELECT * FROM sales WHERE note <> ''")
+    identity, differences = project.build()
+    assert {name: line["columns_added"] for name, line in differences.items()} == {"big": ["note"]}
+    assert [build.notes for build in project.builds()] == [()]
+    done = project.apply(identity)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reasons = {
+        e["dataset"]: e["reason_code"] for e in map(json.loads, done.stdout.splitlines()) if "mode" in e
+    }
+    assert reasons["lake.default.big"] == "BUILD_APPLIED"
+    assert project.query("SELECT DISTINCT note FROM big") == [(None,)]
+    project.write("in/note.json", '{"id": 7, "kind": "k", "amount": 9, "note": ""}\n')
+    assert project.run().state == "COMPLETED"
+    assert project.query("SELECT note FROM big WHERE id = 7") == [("",)]
+    assert project.query("SELECT count(*) FROM stream") == [(7,)]
+    project.verify()
 
 
 def test_checks_of_built_rows(project: Project) -> None:

@@ -18,7 +18,7 @@ from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forw
 from tautochrone.iceberg.commits.staged_files import write_files
 from tautochrone.iceberg.java.calls import references
 from tautochrone.iceberg.maintenance.orphans import check_seal
-from tautochrone.iceberg.reads.schema import TableShape, replacement_transaction, shape_of
+from tautochrone.iceberg.reads.schema import TableShape, replacement_transaction, shape_of, widened_schema
 from tautochrone.iceberg.tables.table import IcebergTable
 from tautochrone.model.effects import Step
 from tautochrone.model.former_names import with_renames
@@ -130,6 +130,10 @@ class IcebergBuildable(IcebergTable):
         builder = self._builder(loaded).setDefaultPartitionSpec(api.PartitionSpec.unpartitioned())
         builder.setDefaultSortOrder(api.SortOrder.unsorted())
         return builder.setCurrentSchema(int(built.schemaId())).build()
+
+    def columns_with(self, schema: Any) -> str | None:
+        widened = widened_schema(self._iceberg, self._name, load(self._iceberg, self._name), schema)
+        return None if widened is None else str(self._iceberg.api.SchemaParser.toJson(widened))
 
     def drop_build(self, branch: str) -> None:
         self._drop_branch(Step.LAKE_DROP_BUILD, branch)

@@ -301,7 +301,7 @@ builds = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("content", JSON, nullable=False),
 )
-"""Built plans that are neither dropped nor taken over by a checkpoint: `model.project_build.ProjectBuild`."""
+"""Built plans, and the last ones that were dropped or taken over: `model.project_build.ProjectBuild`."""
 
 deliveries = Table(
     "deliveries",

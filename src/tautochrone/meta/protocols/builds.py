@@ -43,17 +43,27 @@ class Builds(Protocol):
             CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was computed.
         """
 
+    @writes
+    def approve(self, build: str) -> None:
+        """Record the same while nobody runs the job: its next run, with the definitions of the build, takes
+        the build over. Repeatable.
+
+        Raises:
+            MetaError: `BUILD_NOT_FOUND`; `BUILD_UNFINISHED`; `BUILD_CHECKS_FAILED`; `JOB_RUNNING`.
+            CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was computed.
+        """
+
     @writes(step=Step.META_BUILD_APPLIED, subject="build")
     def complete(self, job: str, fence: Fence, build: str) -> None:
-        """Forget a build that a checkpoint took over. Repeatable."""
+        """Record that a checkpoint took a build over: it is only remembered. Repeatable."""
 
     @writes
     def remove(self, job: str, build: str) -> None:
-        """Forget a build of which nothing is left in the lake. Repeatable."""
+        """Record that nothing of a build is left in the lake: it is only remembered. Repeatable."""
 
     @reads
     def get(self, build: str) -> ProjectBuild:
-        """One build.
+        """One build that is neither dropped nor taken over.
 
         Raises:
             MetaError: `BUILD_NOT_FOUND`.
@@ -62,3 +72,8 @@ class Builds(Protocol):
     @reads
     def of_job(self, job: str) -> tuple[ProjectBuild, ...]:
         """The builds of a job that are neither dropped nor taken over, oldest first."""
+
+    @reads
+    def remembered(self) -> tuple[ProjectBuild, ...]:
+        """The builds of all jobs, newest first; of those that were dropped or taken over the last ones of
+        each job."""

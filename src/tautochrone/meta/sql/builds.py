@@ -10,18 +10,23 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
+from tautochrone.meta.queries.checkpoints import is_alive
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import (
     BuildState,
     ProjectBuild,
+    require_checked,
     revoked_base_error,
     unfinished_error,
 )
 
 __all__ = ["SqlBuilds", "is_created_by_build"]
 
-_B = t.builds.c
+_B, _J = t.builds.c, t.jobs.c
+_OVER = tuple(state.value for state in BuildState if state.is_over)
+_REMEMBERED = 20
+"""So many builds of a job that are applied or dropped are kept to be looked at."""
 
 
 class SqlBuilds(Repository):
@@ -58,44 +63,86 @@ class SqlBuilds(Repository):
 
     def decide(self, job: str, fence: Fence, build: str) -> None:
         with self._fenced(job, fence) as connection:
-            decided = _build(connection, build, job)
-            if decided.state is BuildState.BUILDING:
-                raise unfinished_error(build)
-            states = select(t.checkpoints.c.state).where(t.checkpoints.c.number == decided.base)
-            if connection.execute(states).scalar() == CheckpointState.REVOKED.value:
-                raise revoked_base_error(build, decided.base)
-            values = {"state": BuildState.DECIDED.value}
-            connection.execute(update(t.builds).where(_B.id == build, _B.job == job).values(values))
+            _decide(connection, _build(connection, build, job))
+
+    def approve(self, build: str) -> None:
+        with self._write() as connection:
+            approved = _build(connection, build)
+            require_checked(approved)
+            # Locked, so that a run either sees the decision or is seen.
+            query = select(t.jobs).where(_J.name == approved.job).with_for_update()
+            owner = connection.execute(query).first()
+            if owner is not None and is_alive(owner.state, owner.lease_until_ms, self._clock()):
+                raise MetaError(
+                    "JOB_RUNNING",
+                    f"Job {approved.job} is running, with the definitions that it began with",
+                    hint=f"end it first, or use `taut apply {build} --takeover` in the project",
+                    sqlstate="55006",
+                    retryable=True,
+                )
+            _decide(connection, approved)
 
     def complete(self, job: str, fence: Fence, build: str) -> None:
         with self._fenced(job, fence) as connection:
-            connection.execute(delete(t.builds).where(_B.id == build, _B.job == job))
+            self._end(connection, job, build, BuildState.APPLIED)
 
     def remove(self, job: str, build: str) -> None:
         with self._write() as connection:
-            connection.execute(delete(t.builds).where(_B.id == build, _B.job == job))
+            self._end(connection, job, build, BuildState.DROPPED)
+
+    def _end(self, connection: Connection, job: str, build: str, state: BuildState) -> None:
+        """Only remember a build from now on, and forget those of the job that ended long ago."""
+        of_job = select(t.builds).where(_B.job == job)
+        row = connection.execute(of_job.where(_B.id == build, _B.state.not_in(_OVER))).first()
+        if row is None:
+            return
+        content = {**row.content, "ended_at_ms": self._clock()}
+        connection.execute(update(t.builds).where(_B.id == build).values(state=state.value, content=content))
+        ended = sorted(
+            map(_as_build, connection.execute(of_job.where(_B.state.in_(_OVER)))),
+            key=lambda each: (each.ended_at_ms or 0, each.created_at_ms, each.id),
+        )
+        forgotten = [each.id for each in ended[:-_REMEMBERED]]
+        if forgotten:
+            connection.execute(delete(t.builds).where(_B.id.in_(forgotten)))
 
     def get(self, build: str) -> ProjectBuild:
         with self._read() as connection:
             return _build(connection, build)
 
     def of_job(self, job: str) -> tuple[ProjectBuild, ...]:
+        query = select(t.builds).where(_B.job == job, _B.state.not_in(_OVER))
         with self._read() as connection:
-            rows = connection.execute(select(t.builds).where(_B.job == job).order_by(_B.created_at_ms, _B.id))
-            return tuple(map(_as_build, rows))
+            return tuple(map(_as_build, connection.execute(query.order_by(_B.created_at_ms, _B.id))))
+
+    def remembered(self) -> tuple[ProjectBuild, ...]:
+        query = select(t.builds).order_by(_B.created_at_ms.desc(), _B.id)
+        with self._read() as connection:
+            return tuple(map(_as_build, connection.execute(query)))
 
 
 def is_created_by_build(connection: Connection, table: TableName) -> bool:
     """Whether a build made the table: there is nothing to read in it yet."""
-    rows = connection.execute(select(t.builds))
+    rows = connection.execute(select(t.builds).where(_B.state.not_in(_OVER)))
     return any(table in _as_build(row).created for row in rows)
+
+
+def _decide(connection: Connection, build: ProjectBuild) -> None:
+    if build.state is BuildState.BUILDING:
+        raise unfinished_error(build.id)
+    states = select(t.checkpoints.c.state).where(t.checkpoints.c.number == build.base)
+    if connection.execute(states).scalar() == CheckpointState.REVOKED.value:
+        raise revoked_base_error(build.id, build.base)
+    values = {"state": BuildState.DECIDED.value}
+    connection.execute(update(t.builds).where(_B.id == build.id, _B.job == build.job).values(values))
 
 
 def _build(connection: Connection, build: str, job: str | None = None) -> ProjectBuild:
     """The build of an id, of this job if one is given."""
-    row = connection.execute(select(t.builds).where(_B.id == build)).first()
+    row = connection.execute(select(t.builds).where(_B.id == build, _B.state.not_in(_OVER))).first()
     if row is None or job not in (None, row.job):
-        known = connection.execute(select(_B.id).order_by(_B.created_at_ms, _B.id)).scalars().all()
+        query = select(_B.id).where(_B.state.not_in(_OVER)).order_by(_B.created_at_ms, _B.id)
+        known = connection.execute(query).scalars().all()
         raise MetaError(
             "BUILD_NOT_FOUND",
             f"There is no built plan {build} in this store: it was dropped or applied, or never built",

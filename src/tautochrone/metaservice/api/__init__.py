@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.api import alarms, checkpoints, datasets, events, jobs, reads
+from tautochrone.metaservice.api import alarms, checkpoints, datasets, events, jobs, plans, reads
 from tautochrone.metaservice.api.queries import add_queries
 from tautochrone.metaservice.api.verifications import add_verifications
 from tautochrone.metaservice.http.problems import PROBLEMS
@@ -40,7 +40,7 @@ def add_api(
     reads.add_versions(flip, store)
     app.include_router(flip)
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for module in (alarms, datasets, checkpoints, reads, events):
+    for module in (alarms, datasets, checkpoints, plans, reads, events):
         module.add(router, store)
     jobs.add(router, store, since_last_run)
     add_queries(router, runner, unavailable_reason, key)

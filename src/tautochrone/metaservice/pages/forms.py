@@ -1,4 +1,5 @@
-"""The pages with forms that act: queries, previews, revisions. A `Runner` and `Revisions` do it, if given."""
+"""The pages with forms that act: queries, previews, revisions, plans. A `Runner` and `Revisions` do it, if
+given."""
 
 from __future__ import annotations
 
@@ -20,12 +21,15 @@ from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.metaservice.http.access import ROLE, Role
 from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form, csrf_token, protect
+from tautochrone.metaservice.plans import approve, remembered_plan
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.definitions import LakeColumn
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock
+from tautochrone.model.project_build import BuildState
 from tautochrone.model.query import Answer, QueryRunner
 from tautochrone.model.query import Query as QueryRequest
 from tautochrone.model.revision import RevisionPlan
+from tautochrone.rest_catalog.metadata import MetadataSource
 from tautochrone.runtime.revision.plan import RevisionRequest
 
 if TYPE_CHECKING:
@@ -89,9 +93,14 @@ _REMEMBERED, _BROWSERS, _LONGEST_REMEMBERED = 20, 500, 10_000
 Form = Annotated[Mapping[str, str], Depends(checked_form)]
 
 
-def add_forms(router: APIRouter, store: Store, forms: Forms) -> None:
-    """The alarms, the query box, previews and the revision form."""
+def add_forms(router: APIRouter, store: Store, forms: Forms, lake: MetadataSource | None = None) -> None:
+    """The alarms, built plans, the query box, previews and the revision form.
+
+    Args:
+        lake: the tables that a plan is checked against before it is decided; None: none is decided here.
+    """
     _add_alarms(router, store)
+    _add_plans(router, store, lake)
     _add_query(router, store, forms)
     _add_revision(router, store, forms)
 
@@ -124,6 +133,41 @@ def _add_alarms(router: APIRouter, store: Store) -> None:
         except TautochroneError as error:
             return page(request, error=error, by=by)
         return page(request, by=by)
+
+
+def _add_plans(router: APIRouter, store: Store, lake: MetadataSource | None) -> None:
+    def page(request: Request, identity: str, error: TautochroneError | None = None) -> Response:
+        build = remembered_plan(store, identity)
+        running = any(job.alive for job in store.jobs.states() if job.name == build.job)
+        return render(
+            request,
+            "plan.html",
+            build=build,
+            error=error,
+            may_decide=build.state is BuildState.BUILT and not build.problems and not running,
+            running=running,
+            knows_lake=lake is not None,
+            may=request.scope.get(ROLE) != Role.READ,
+        )
+
+    @router.get("/plans")
+    def plans(request: Request) -> Response:
+        return render(request, "plans.html", builds=store.builds.remembered())
+
+    @router.get("/plan")
+    def plan(request: Request, id: Annotated[str, Query(max_length=36)]) -> Response:  # noqa: A002
+        return page(request, id)
+
+    @router.post("/plan")
+    def decide(request: Request, form: Form) -> Response:
+        identity = form.get("id", "")[:36]
+        try:
+            if "confirm" not in form:
+                raise QueryError("QUERY_EMPTY", "The plan was not confirmed: nothing was decided")
+            approve(store, lake, identity)
+        except TautochroneError as error:
+            return page(request, identity, error)
+        return page(request, identity)
 
 
 def _add_query(router: APIRouter, store: Store, forms: Forms) -> None:

@@ -47,6 +47,7 @@ NAVIGATION = (
     ("/graph", "Graph"),
     ("/datasets", "Datasets"),
     ("/checkpoints", "Checkpoints"),
+    ("/plans", "Plans"),
     ("/jobs", "Jobs"),
     ("/sources", "Sources"),
     ("/query", "Query"),

@@ -41,6 +41,7 @@ from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName
 from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason
+from tautochrone.rest_catalog.metadata import MetadataSource
 
 __all__ = ["add_pages"]
 
@@ -62,6 +63,7 @@ def add_pages(
     forms: Forms,
     since_last_run: Callable[[JobStatus], Reason | None] = lambda _job: None,
     rows_between: RowsBetween = lambda _table, _before, _version: None,
+    lake: MetadataSource | None = None,
 ) -> None:
     """Add the pages to `app`.
 
@@ -71,13 +73,14 @@ def add_pages(
         forms: what runs queries and revisions.
         since_last_run: what came since the last run of a job that ended, as far as that is known.
         rows_between: how many rows of a table changed between two versions.
+        lake: the tables that a built plan is checked against before it is decided.
     """
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     _add_static(router)
     _add_overview(router, store, since_last_run)
     _add_datasets(router, store, forms)
     _add_checkpoints(router, store, forms, rows_between)
-    add_forms(router, store, forms)
+    add_forms(router, store, forms, lake)
     app.include_router(router)
 
 

@@ -13,15 +13,17 @@ pipeline stands.
 
 from __future__ import annotations
 
-from tautochrone.errors import ConflictError, LakeError, MetaError
+from tautochrone.errors import ConflictError
 from tautochrone.meta.protocols.builds import Builds
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.project_build import (
     BuildState,
     ProjectBuild,
+    gone_error,
+    require_checked,
     require_of_job,
+    require_same_base,
     revoked_base_error,
-    unfinished_error,
 )
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import Selection
@@ -80,14 +82,7 @@ def require_applicable(job: Job, build: ProjectBuild) -> None:
         CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was built.
     """
     require_of_job(build, job.name)
-    if build.state is BuildState.BUILDING:
-        raise unfinished_error(build.id)
-    if build.problems:
-        raise MetaError(
-            "BUILD_CHECKS_FAILED",
-            f"The rows of plan {build.id} did not pass its checks: {'; '.join(build.problems)}",
-            hint="correct the definitions and build again",
-        )
+    require_checked(build)
     _require_same_definitions(job, build)
     if job.store.checkpoints.get(build.base).state is CheckpointState.REVOKED:
         raise revoked_base_error(build.id, build.base)
@@ -112,16 +107,5 @@ def _require_same_tables(job: Job, build: ProjectBuild) -> None:
     for built in build.tables:
         is_there = job.lake.exists(built.table)
         if not is_there or job.lake.buildable(built.table).built_version(build.branch) != built.version:
-            raise LakeError(
-                "BUILD_GONE",
-                f"What plan {build.id} built of {built.table} is not in the lake any more",
-                hint="build again with `taut plan --build`",
-            )
-        metadata = job.lake.load(built.table).fork().commit_metadata
-        if (None if metadata is None else metadata.definition) != built.replaces:
-            raise ConflictError(
-                "BUILD_BASE_CHANGED",
-                f"{built.table} has rows of another definition than plan {build.id} was compared with: "
-                "something else was deployed since",
-                hint="build again with `taut plan --build`, and look at the difference from that",
-            )
+            raise gone_error(build.id, built.table)
+        require_same_base(build, built, job.lake.load(built.table).fork().commit_metadata)

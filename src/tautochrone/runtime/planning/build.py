@@ -34,6 +34,7 @@ from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.pinned import pinned
 from tautochrone.runtime.loop.invariants import Checked, check_invariants
 from tautochrone.runtime.loop.refresh_checkpoint import refresh_context, upstream_of
+from tautochrone.runtime.planning.build_views import views_of_build
 from tautochrone.runtime.planning.drop_build import drop_build
 from tautochrone.runtime.refresh.history import RefreshHistory
 from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
@@ -69,10 +70,12 @@ class BuildSurvey:
 
     Attributes:
         base: the checkpoint at which it does.
+        altered: streaming tables that get columns at the next run: they are read with these, as NULL.
     """
 
     base: Checkpoint
     views: tuple[DatasetPlan, ...]
+    altered: tuple[TableName, ...] = ()
 
     @property
     def price(self) -> BuildPrice:
@@ -90,8 +93,8 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
     """Which views a build of a plan computes. Writes nothing.
 
     Raises:
-        DefinitionError: `BUILD_NOT_POSSIBLE`, streaming tables change, which only a run can do; or what the
-            run will refuse.
+        DefinitionError: `BUILD_NOT_POSSIBLE`, a view reads a streaming table that is to be created, or a
+            streaming table reads a view that changes; or what the run will refuse.
         MetaError: `BUILD_WITHOUT_BASE`, nothing was published that the views could be computed at.
     """
     for refusal in planned.refusals:
@@ -103,17 +106,7 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
     inputs = {name: job.topology.inputs(name) for name in job.graph.order}
     above = {name for name in job.graph.order if changed & upstream_of(name, inputs)}
     views = [part for part in planned.datasets if part.dataset in changed | above]
-    for part in planned.datasets:
-        is_stream = part.kind is not DatasetKind.MATERIALIZED_VIEW
-        is_left = part.treatment in (Treatment.LEAVE, Treatment.RETIRE)
-        if is_stream and (part in views or (part.is_changed and not is_left) or _is_new_stream(part)):
-            raise DefinitionError(
-                "BUILD_NOT_POSSIBLE",
-                f"The streaming table {part.dataset} changes, or reads what does; a build computes views",
-                hint="its rows come from its flows: let `taut run` change it first, then build the views",
-                sqlstate="0A000",
-                location=part.location,
-            )
+    _require_streams(job, planned, [part.dataset for part in views])
     number = planned.checkpoint
     if number is None:
         raise MetaError(
@@ -122,7 +115,37 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
             hint="`taut run` publishes the first one",
             sqlstate="55000",
         )
-    return BuildSurvey(base=job.store.checkpoints.get(number), views=tuple(views))
+    altered = tuple(part.dataset for part in planned.datasets if part.treatment is Treatment.ALTER)
+    return BuildSurvey(base=job.store.checkpoints.get(number), views=tuple(views), altered=altered)
+
+
+_ROWS_STAY = (Treatment.LEAVE, Treatment.RETIRE, Treatment.ALTER, Treatment.FOLLOW)
+"""What a run does with a streaming table that then has the rows of the base, and perhaps more."""
+
+
+def _require_streams(job: Job, planned: ProjectPlan, views: Sequence[TableName]) -> None:
+    """Check that the streaming tables that a build reads have rows at its base.
+
+    Raises:
+        DefinitionError: `BUILD_NOT_POSSIBLE`.
+    """
+    read = {name for view in views for name in job.topology.inputs(view)}
+    for part in planned.datasets:
+        if part.kind is DatasetKind.MATERIALIZED_VIEW:
+            continue
+        if part.treatment is Treatment.CREATE:
+            is_possible = part.dataset not in read
+        else:
+            is_possible = not part.is_changed or part.treatment in _ROWS_STAY
+        if not is_possible or part.dataset in views:
+            raise DefinitionError(
+                "BUILD_NOT_POSSIBLE",
+                f"The streaming table {part.dataset} has no rows at the base that a build could read: "
+                "it is new, or reads a view that changes",
+                hint="its rows come from its flows: let `taut run` change it first, then build the views",
+                sqlstate="0A000",
+                location=part.location,
+            )
 
 
 def _is_redefined(part: DatasetPlan) -> bool:
@@ -130,11 +153,6 @@ def _is_redefined(part: DatasetPlan) -> bool:
         return False
     is_changed = part.change in (DefinitionChange.NEW, DefinitionChange.CHANGED)
     return is_changed or (part.treatment is Treatment.BUILD and not part.is_conditional)
-
-
-def _is_new_stream(part: DatasetPlan) -> bool:
-    is_stream = part.kind is DatasetKind.STREAMING_TABLE
-    return is_stream and part.change in (DefinitionChange.NEW, DefinitionChange.CHANGED)
 
 
 def build(
@@ -172,11 +190,12 @@ def build(
         base=surveyed.base.number,
         definitions=job.topology.fingerprints,
         created=created,
+        views=views_of_build(surveyed.views),
     )
     effects, store = job.effects, job.store
     effects.perform(Step.META_BUILD, begun.id, lambda: store.builds.begin(begun))
     try:
-        done = _Builder(job, surveyed.base, begun).build(views, built)
+        done = _Builder(job, surveyed, begun).build(views, built)
         problems = [*done.problems, *unit_tests(views)]
         finished = replace(done, state=BuildState.BUILT, problems=tuple(problems))
         effects.perform(Step.META_BUILT, begun.id, lambda: store.builds.finish(finished))
@@ -189,8 +208,9 @@ def build(
 class _Builder:
     """Computes the views of one build."""
 
-    def __init__(self, job: Job, base: Checkpoint, begun: ProjectBuild) -> None:
-        self._job, self._base, self._build = job, base, begun
+    def __init__(self, job: Job, surveyed: BuildSurvey, begun: ProjectBuild) -> None:
+        self._job, self._base, self._build = job, surveyed.base, begun
+        self._altered = surveyed.altered
         self._views = CheckpointViews(job.definitions, job.graph)
         self._context = refresh_context(job, self._views, RefreshHistory(job.store.history.refreshes))
         self._sessions = SessionPool(
@@ -207,6 +227,10 @@ class _Builder:
         with pinned(self._job.store, self._base.number, "build", lease_ms=_LEASE_MS):
             self._views.start(self._base.number)
             self._sessions.show(self._job.store.reads.published_versions(self._base.number))
+            for name in self._altered:
+                columns = self._job.lake.buildable(name).columns_with(self._job.graph.schemas[name])
+                if columns is not None:
+                    self._sessions.show_columns(name, columns)
             for view in views:
                 # Whoever drops the build meanwhile cannot see tables that come later.
                 self._job.store.builds.get(self._build.id)

@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.iceberg.sessions.spark_sessions import count_without_metadata, reader_session
-from tautochrone.model.catalog import NEWEST, Lookup, ReadPointServer
+from tautochrone.model.catalog import NEWEST, Lookup, ReadPointServer, Widened
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -165,6 +165,7 @@ class SessionPool:
         self._lock = threading.Lock()
         self._versions: dict[TableName, Version] = {}
         self._empty: set[TableName] = set()
+        self._columns: dict[TableName, str] = {}
         self._sessions: dict[str, SparkSession] = {}
         self._numbers = count(1)
         server.show(read_point, self.lookup)
@@ -193,10 +194,18 @@ class SessionPool:
             else:
                 self._empty.discard(table)
 
-    def lookup(self, table: TableName) -> Version | str | None:
+    def show_columns(self, table: TableName, columns: str) -> None:
+        """Show a table with columns that it lacks; see `Widened`."""
+        with self._lock:
+            self._columns[table] = columns
+
+    def lookup(self, table: TableName) -> Version | str | Widened | None:
         """The version to show of a table; None: it does not exist at the checkpoint."""
         with self._lock:
             version = NO_VERSION if table in self._empty else self._versions.get(table)
+            columns = self._columns.get(table)
+        if version is not None and columns is not None:
+            return Widened(version, columns)
         is_versioned = version is not None or table in self._own_tables
         return version if is_versioned else NEWEST
 
