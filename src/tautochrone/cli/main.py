@@ -321,6 +321,11 @@ def _add_status(commands: Any) -> None:
     status.add_argument("name", nargs="?", help="one dataset")
     status.add_argument("--history", action="store_true", help="list refreshes, newest first")
     status.add_argument(
+        "--what-if",
+        action="store_true",
+        help="estimate from the history what a longer interval or another policy would have cost",
+    )
+    status.add_argument(
         "--cost", action="store_true", help="list what refreshes cost, by day and dataset, newest first"
     )
     status.add_argument("--nodes", action="store_true", help="with --history: what each node of the plan did")

@@ -66,8 +66,8 @@ def status(arguments: argparse.Namespace) -> int:
                     f"No dataset is called {arguments.name}",
                     hint=near_names_hint(arguments.name, known, "there are", "`taut run` registers datasets"),
                 )
-        if arguments.cost:
-            return _costs(store, arguments)
+        if arguments.cost or arguments.what_if:
+            return _costs(store, arguments) if arguments.cost else _what_ifs(store, statuses, arguments)
         jobs, alarms = store.jobs.states(), store.alarms.current()
         bad_records = _quarantined_rows(all_statuses, settings.catalog)
         if arguments.history:
@@ -312,6 +312,35 @@ def _costs(store: Store, arguments: argparse.Namespace) -> int:
     ]
     columns = ("day", "since", "dataset", "refreshes", "failed", "measured", "cpu_ms", "duration_ms", "rows")
     show(lines, columns, as_json=arguments.json, empty="the history has no refresh")
+    return 0
+
+
+def _what_ifs(store: Store, statuses: Iterable[DatasetStatus], arguments: argparse.Namespace) -> int:
+    """What the newest refreshes of each dataset would have taken otherwise."""
+    # Imported here, because it takes Spark's Python modules.
+    from tautochrone.runtime.views.what_if import INTERVALS, LOOKED_AT, what_if
+
+    lines = []
+    for entry in statuses:
+        records = store.history.refreshes(entry.dataset, LOOKED_AT)
+        estimated = what_if([each.refresh for each in records if each.refresh and not each.error])
+        if estimated is None:
+            continue
+        lines.append(
+            {
+                "dataset": str(entry.dataset),
+                "followed": estimated.followed,
+                "computed": estimated.computed,
+                "took_ms": estimated.took_ms,
+                **{f"interval_x{times}_ms": estimated.longer_ms[times] for times in INTERVALS},
+                "all_full_ms": estimated.full_ms,
+                "all_followed_ms": estimated.followed_ms,
+            }
+        )
+    columns = tuple(lines[0]) if lines else ()
+    show(lines, columns, as_json=arguments.json, empty="the history has no refresh")
+    if lines and not arguments.json:
+        answer().write(f"\nestimates from the newest refreshes of each dataset, {LOOKED_AT} at most\n")
     return 0
 
 

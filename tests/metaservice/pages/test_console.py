@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 from pyspark.sql import SparkSession
+from tests.runtime.commands import taut_in_process
 from tests.support.harness import Pipeline
 
 from tautochrone.app.stores import project_store
@@ -150,4 +153,32 @@ def test_queries_and_a_revision(tmp_path: Path, spark: SparkSession) -> None:
     pipeline.write("in/2.json", '{"id": 7, "kind": 1}')
     pipeline.run()
     assert pipeline.query("SELECT * FROM totals") == [(1, 2, 8), (2, 1, 2)]
+    pipeline.close()
+
+
+def test_a_built_plan_is_decided_and_applied(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = _project(tmp_path, spark)
+    pipeline.write("definitions/totals.sql", _VIEW.replace("count(*)", "2 * count(*)"))
+    built = taut_in_process(tmp_path, spark, "plan", "--build", "--key", "kind", "--json")
+    assert built.returncode == 0, built.stderr
+    identity = json.loads(built.stdout.splitlines()[-1])["build"]
+    with _serving(tmp_path) as uri, chromium() as browser:
+        page = browser.new_page()
+        _login(page, uri, _READ)
+        page.goto(f"{uri}/plan?id={identity}")
+        expect(page.get_by_text("needs the role operate")).to_be_visible()
+        expect(page.locator(".diff .added")).to_contain_text("2 * count(*)")
+        _login(page, uri, _OPERATE)
+        page.goto(f"{uri}/plan?id={identity}")
+        page.get_by_label("I have looked at the differences").check()
+        page.get_by_role("button", name="Decide to apply").click()
+        expect(page.get_by_role("heading", name="Decided")).to_be_visible()
+        happened = pipeline.run()
+        assert happened.refresh("totals")["reason_code"] == "BUILD_APPLIED"
+        page.reload()
+        expect(page.locator("h1")).to_contain_text("applied")
+        answer = httpx.get(f"{uri}/api/v1/plans/{identity}", headers={"Authorization": f"Bearer {_READ}"})
+        (view,) = answer.json()["tables"]
+        assert (view["changed"], view["changed_values"]) == (2, {"n": 2})
+    assert pipeline.query("SELECT n FROM totals ORDER BY kind") == [(2,), (4,)]
     pipeline.close()

@@ -157,7 +157,8 @@ def test_what_was_looked_at_is_the_next_checkpoint(project: Project) -> None:
     (built,) = project.builds()
     view = built.views[0]
     assert view.difference is not None
-    assert (view.table.table, view.difference[-1]) == ("totals", "+2 * sum(amount) AS amount")
+    assert view.table.table == "totals"
+    assert "+2 * sum(amount) AS amount" in view.difference
     assert view.comparison is not None
     assert (view.comparison.added, view.comparison.changed, len(view.comparison.samples)) == (3, 3, 2)
     shown = project.taut("diff", "1", f"plan-{identity}", "totals", "--json")
@@ -274,10 +275,9 @@ def test_streaming_tables_that_change(project: Project) -> None:
     assert [build.notes for build in project.builds()] == [()]
     done = project.apply(identity)
     assert done.returncode == 0, done.stdout + done.stderr
-    reasons = {
-        e["dataset"]: e["reason_code"] for e in map(json.loads, done.stdout.splitlines()) if "mode" in e
-    }
-    assert reasons["lake.default.big"] == "BUILD_APPLIED"
+    (line,) = (e for e in map(json.loads, done.stdout.splitlines()) if e.get("dataset") == "lake.default.big")
+    assert line["nodes"][0]["reason_code"] == "BUILD_APPLIED"
+    assert line["rows_inserted"] == 3, "what follows is an append of no row"
     assert project.query("SELECT DISTINCT note FROM big") == [(None,)]
     project.write("in/note.json", '{"id": 7, "kind": "k", "amount": 9, "note": ""}\n')
     assert project.run().state == "COMPLETED"

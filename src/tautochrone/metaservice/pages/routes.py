@@ -42,6 +42,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason
 from tautochrone.rest_catalog.metadata import MetadataSource
+from tautochrone.runtime.views.what_if import what_if
 
 __all__ = ["add_pages"]
 
@@ -238,6 +239,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
             "lineage": store.datasets.lineage(table),
             "records": records,
             "charts": [chart for chart in charts if chart is not None],
+            "what_if": what_if([each.refresh for each in records if each.refresh and not each.error]),
             "published": published,
             "quarantine": quarantines_of(store.jobs.states()).get(str(table)),
         }
