@@ -235,13 +235,16 @@ def test_without_the_option_only_errors_are_failures(monkeypatch: pytest.MonkeyP
     assert run(monkeypatch, DefinitionError("CIRCULAR", "they read each other")) == 1
 
 
-@pytest.mark.parametrize(("difference", "said"), [(None, "is not known"), ((), "its text is the same")])
+@pytest.mark.parametrize(
+    ("difference", "said"),
+    [(None, "is not known"), ((), "its text is the same: a Python function that runs in it")],
+)
 def test_a_difference_that_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     difference: tuple[str, ...] | None,
     said: str,
 ) -> None:
-    changed = replace(CHANGED.datasets[0], difference=difference)
+    changed = replace(CHANGED.datasets[0], difference=difference, parts=("functions",))
     assert run(monkeypatch, replace(CHANGED, datasets=(changed,))) == 0
     assert said in capsys.readouterr().out

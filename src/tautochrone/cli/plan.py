@@ -157,7 +157,7 @@ def _details(part: DatasetPlan) -> list[str]:
     if part.difference is None:
         lines.append("  the text of the definition that computed its rows is not known")
     elif part.change is DefinitionChange.CHANGED and not part.difference:
-        lines.append("  its text is the same: what it reads or calls gives another query")
+        lines.append(f"  its text is the same: {part.same_text_cause}")
     if part.states:
         lines.append(f"  states built anew: {', '.join(state.table for state in part.states)}")
     if part.renamed_from is not None:

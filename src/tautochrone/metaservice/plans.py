@@ -111,6 +111,7 @@ def _details(view: ViewOfBuild) -> dict[str, Any]:
         "reason_code": view.reason.code.value,
         "reason_params": dict(view.reason.params),
         "difference": None if view.difference is None else list(view.difference),
+        "cause": view.cause,
         "columns": [
             {"name": column.name, "kind": column.kind.value, "before": column.before, "after": column.after}
             for column in view.columns

@@ -156,6 +156,7 @@ class ViewOfBuild:
         change: of its definition; an unchanged one reads what changes.
         reason: why it is built.
         difference, columns: see `DatasetPlan`; a long difference is cut, and ends with `…`.
+        cause: what changed where the text did not, half a sentence.
         comparison: None: the rows have not been compared yet, or the process died before.
     """
 
@@ -163,6 +164,7 @@ class ViewOfBuild:
     change: DefinitionChange
     reason: Reason
     difference: tuple[str, ...] | None = ()
+    cause: str | None = None
     columns: tuple[ColumnChange, ...] = ()
     comparison: RowComparison | None = None
 
@@ -173,6 +175,7 @@ class ViewOfBuild:
             "change": self.change.value,
             "reason": self.reason.to_json(),
             "difference": None if self.difference is None else list(self.difference),
+            "cause": self.cause,
             "columns": [asdict(column) for column in self.columns],
             "comparison": None if self.comparison is None else asdict(self.comparison),
         }
@@ -186,6 +189,7 @@ class ViewOfBuild:
             change=DefinitionChange(value["change"]),
             reason=Reason.from_json(value["reason"]),
             difference=None if difference is None else tuple(difference),
+            cause=value["cause"],
             columns=tuple(
                 ColumnChange(**{**column, "kind": ColumnChangeKind(column["kind"])})
                 for column in value["columns"]

@@ -155,11 +155,26 @@ class DatasetPlan:
     location: str | None = None
 
     @property
+    def same_text_cause(self) -> str:
+        """What changed where the text did not, half a sentence."""
+        causes = [_CAUSES[part] for part in self.parts if part in _CAUSES]
+        return "; ".join(causes) or "what it reads or calls gives another query"
+
+    @property
     def is_changed(self) -> bool:
         """Whether the next run does anything with it that it would not do with the deployed definitions."""
         if self.change is not DefinitionChange.UNCHANGED or self.refusal is not None:
             return True
         return self.treatment is not Treatment.LEAVE and not self.is_news
+
+
+_CAUSES = {
+    "query": "what it reads or calls when it is evaluated (a file, a variable, a function) gives another one",
+    "functions": "a Python function that runs in it is another, or calls one that is",
+    "settings": "a Spark setting that decides its rows is another",
+    "inputs": "columns that it reads have other types",
+}
+"""By part of a definition."""
 
 
 class FlowStart(StrEnum):

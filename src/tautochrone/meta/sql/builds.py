@@ -11,6 +11,7 @@ from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import Repository
 from tautochrone.meta.queries.checkpoints import is_alive
+from tautochrone.meta.sql.jobs import job_running_error
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import (
@@ -71,15 +72,9 @@ class SqlBuilds(Repository):
             require_checked(approved)
             # Locked, so that a run either sees the decision or is seen.
             query = select(t.jobs).where(_J.name == approved.job).with_for_update()
-            owner = connection.execute(query).first()
-            if owner is not None and is_alive(owner.state, owner.lease_until_ms, self._clock()):
-                raise MetaError(
-                    "JOB_RUNNING",
-                    f"Job {approved.job} is running, with the definitions that it began with",
-                    hint=f"end it first, or use `taut apply {build} --takeover` in the project",
-                    sqlstate="55006",
-                    retryable=True,
-                )
+            owner, now = connection.execute(query).first(), self._clock()
+            if owner is not None and is_alive(owner.state, owner.lease_until_ms, now):
+                raise job_running_error(connection, owner, owner.process or {}, now)
             _decide(connection, approved)
 
     def complete(self, job: str, fence: Fence, build: str) -> None:

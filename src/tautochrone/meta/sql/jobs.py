@@ -55,7 +55,7 @@ from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liv
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.run_report import RunEnd, RunReport
 
-__all__ = ["SqlJobs", "SqlRegistrations"]
+__all__ = ["SqlJobs", "SqlRegistrations", "job_running_error"]
 
 _D, _J, _P, _R = t.datasets.c, t.jobs.c, t.checkpoint_jobs.c, t.registrations.c
 _TABLES_BY_JOB = (
@@ -403,7 +403,7 @@ def _require_free_job(
     # The run that owns the job repeats its call, or the owner has ended.
     if process and process["run"] in (claim.process.run, claim.ended_run):
         return
-    raise _job_running_error(connection, row, process, now)
+    raise job_running_error(connection, row, process, now)
 
 
 def require_no_run(
@@ -483,9 +483,10 @@ def _owner_parameters(row: Row[Any], process: Mapping[str, Any], now: int) -> di
     return parameters | {"lease_left_ms": str(row.lease_until_ms - now)}
 
 
-def _job_running_error(
+def job_running_error(
     connection: Connection, row: Row[Any], process: Mapping[str, Any], now: int
 ) -> MetaError:
+    """The refusal to do what its owner would not see, from the row of `jobs` and its `process`."""
     job = row.name
     open_checkpoints = pending(connection, job)
     count = select(func.count()).where(_D.job == job, _D.retired.is_(False), _D.kind.in_(VERSIONED_KINDS))

@@ -61,12 +61,14 @@ class Sample(BaseModel):
 
 class BuiltViewDetail(BuiltView):
     """A view of a built plan with the `difference` of its definition, as lines; null: the earlier text is not
-    known. `changed_values`: in how many rows of a key each column has another value."""
+    known. `cause`: what changed where the text did not. `changed_values`: in how many rows of a key each
+    column has another value."""
 
     reason: str
     reason_code: str
     reason_params: dict[str, Any]
     difference: list[str] | None
+    cause: str | None
     columns: list[ChangedColumn]
     changed_values: dict[str, int]
     samples: list[Sample]

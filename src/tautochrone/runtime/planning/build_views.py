@@ -31,6 +31,7 @@ def views_of_build(planned: Sequence[DatasetPlan]) -> tuple[ViewOfBuild, ...]:
             change=part.change,
             reason=part.reason,
             difference=None if part.difference is None else _first_lines(part.difference),
+            cause=part.same_text_cause if part.difference == () else None,
             columns=part.columns,
         )
         for part in planned
