@@ -174,10 +174,10 @@ def test_a_built_plan_is_decided(open_site: OpenSite) -> None:
     site = open_site("young")
     built(site.store, "shop", [DAILY], "n", ["0000000a", "0000000b", "0000000c"])
     fence = site.store.jobs.newest_fence("shop")
-    asked = FORMS["/plan"]
+    fields_of_plan = FORMS["/plan"]
 
     def refused(**fields: str) -> str:
-        text = parse(site.post("/plan", **asked | fields).text).text
+        text = parse(site.post("/plan", **fields_of_plan | fields).text).text
         assert site.store.builds.get(PLAN).state is BuildState.BUILT
         return text
 
@@ -193,10 +193,10 @@ def test_a_built_plan_is_decided(open_site: OpenSite) -> None:
     site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("7", "d1"),)))
     assert "BUILD_BASE_CHANGED" in refused()
     site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("7"),)))
-    page = parse(site.post("/plan", **asked).text)
+    page = parse(site.post("/plan", **fields_of_plan).text)
     assert "Decided" in [heading.text for heading in page.all("h2")]
     assert site.store.builds.get(PLAN).state is BuildState.DECIDED
-    assert "Decided" in site.post("/plan", **asked).text, "once more"
+    assert "Decided" in site.post("/plan", **fields_of_plan).text, "once more"
 
 
 def built_version(version: str, replaces: str | None = None) -> BuiltTable:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,10 +21,12 @@ from tests.runtime.delivery.test_stream_sinks import wait_until
 from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
+from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.planning import build as planning_build
 from tautochrone.runtime.planning.apply_build import apply_build
 from tautochrone.runtime.planning.build import build, survey
@@ -565,3 +568,41 @@ def test_a_build_beside_a_run(project: Project) -> None:
     assert amounts(project) == [14, 18, 210]
     assert project.run().state == "COMPLETED"
     project.verify()
+
+
+def test_a_running_job_is_taken_over(project: Project) -> None:
+    """Its process ends, and the plan is applied with the definitions that only the other process has."""
+    with project.opened() as (job, _):
+        run = Run(job)
+        thread = threading.Thread(target=run.continuously, args=(300,))
+        thread.start()
+        project.define("totals", CHANGED)
+        built = taut_in_process(project.folder, project.session, "plan", "--build")
+        (identity,) = re.findall(r"plan (\w{8}) is built", built.stdout)
+        done = taut_in_process(project.folder, project.session, "apply", identity, "--takeover")
+        assert done.returncode == 0, done.stderr
+        thread.join(timeout=120)
+        assert not thread.is_alive()
+    assert amounts(project) == NEW
+    assert project.builds() == ()
+
+
+def test_what_the_base_was_is_expired(tmp_path: Path, spark: SparkSession) -> None:
+    """What came since is computed where it cannot be followed any more."""
+    short = '[maintenance]\nkeep = "0s"\nkeep_last = 1\nhistory = "0s"\nevery = "0s"\nmin_versions = 1\n'
+    project = described(tmp_path, spark, short)
+    assert project.run().state == "COMPLETED"
+    project.define("totals", CHANGED)
+    identity, _ = project.build()
+    project.define("totals", TOTALS)
+    for amount in (1, 2):
+        project.add_sales(amount)
+        assert project.run().state == "COMPLETED"
+    with project.opened() as (job, _):
+        assert job.store.checkpoints.get(1).state is CheckpointState.EXPIRED
+    project.define("totals", CHANGED)
+    done = project.apply(identity)
+    assert done.returncode == 0, done.stderr
+    assert amounts(project) == [14, 18, 24]
+    project.verify()
+    project.close()
