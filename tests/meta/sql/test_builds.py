@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from tests.support.stores import Backing
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
-from tautochrone.meta import DatasetEntry, MetaStore
+from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
@@ -36,16 +35,16 @@ TABLE = BuiltTable(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MetaStore]:
-    with MetaStore.open(f"sqlite:///{tmp_path}/meta.db", clock=lambda: 7_000) as opened:
-        entries = [DatasetEntry(ROOT, "streaming table", "a", is_root=True)]
-        entries.append(DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})))
-        opened.jobs.start_run("shop", "job", entries)
-        yield opened
+def store(backing: Backing) -> Store:
+    opened = backing.open(clock=lambda: 7_000)
+    entries = [DatasetEntry(ROOT, "streaming table", "a", is_root=True)]
+    entries.append(DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})))
+    opened.jobs.start_run("shop", "job", entries)
+    return opened
 
 
 @pytest.fixture
-def fence(store: MetaStore) -> Fence:
+def fence(store: Store) -> Fence:
     fence = store.jobs.take_over("job")
     number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("r1")}, 1)).number
     full = Refresh(mode=RefreshMode.FULL, reason=unclassified("first build"))
@@ -54,7 +53,7 @@ def fence(store: MetaStore) -> Fence:
     return fence
 
 
-def test_a_decided_build_is_not_dropped_under_a_run(store: MetaStore, fence: Fence) -> None:
+def test_a_decided_build_is_not_dropped_under_a_run(store: Store, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.finish(BUILD.with_table(TABLE))
     with pytest.raises(MetaError, match="BUILD_OF_ANOTHER_JOB"):
@@ -68,7 +67,7 @@ def test_a_decided_build_is_not_dropped_under_a_run(store: MetaStore, fence: Fen
     require_droppable(store, store.builds.get(BUILD.id), BUILD.job)
 
 
-def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
+def test_from_begun_to_taken_over(store: Store, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.begin(BUILD)
     assert store.builds.get(BUILD.id) == replace(BUILD, created_at_ms=7_000)
@@ -96,7 +95,7 @@ def test_from_begun_to_taken_over(store: MetaStore, fence: Fence) -> None:
     assert store.builds.of_job("job") == ()
 
 
-def test_a_dropped_build(store: MetaStore, fence: Fence) -> None:
+def test_a_dropped_build(store: Store, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.remove(BUILD.job, BUILD.id)
     store.builds.remove(BUILD.job, BUILD.id)
@@ -109,7 +108,7 @@ def test_a_dropped_build(store: MetaStore, fence: Fence) -> None:
             call()
 
 
-def test_approved_while_nobody_runs_the_job(store: MetaStore, fence: Fence) -> None:
+def test_approved_while_nobody_runs_the_job(store: Store, fence: Fence) -> None:
     store.builds.begin(BUILD)
     for broken, error in ((BUILD, "BUILD_UNFINISHED"), (replace(BUILD, problems=("one",)), "BUILD_CHECKS")):
         if broken.problems:
@@ -126,7 +125,7 @@ def test_approved_while_nobody_runs_the_job(store: MetaStore, fence: Fence) -> N
     assert store.builds.get(BUILD.id).tables == (TABLE,)
 
 
-def test_what_is_over_is_remembered(store: MetaStore, fence: Fence) -> None:
+def test_what_is_over_is_remembered(store: Store, fence: Fence) -> None:
     for number in range(25):
         identity = f"{number:08x}"
         store.builds.begin(replace(BUILD, id=identity))
@@ -144,7 +143,7 @@ def test_what_is_over_is_remembered(store: MetaStore, fence: Fence) -> None:
     assert [build.id for build in store.builds.of_job("job")] == [BUILD.id]
 
 
-def test_a_revoked_base(store: MetaStore, fence: Fence) -> None:
+def test_a_revoked_base(store: Store, fence: Fence) -> None:
     store.builds.begin(BUILD)
     store.builds.finish(BUILD.with_table(TABLE))
     store.checkpoints.revoke("job", fence, 1)
@@ -152,7 +151,7 @@ def test_a_revoked_base(store: MetaStore, fence: Fence) -> None:
         store.builds.decide("job", fence, BUILD.id)
 
 
-def test_readers_do_not_see_what_a_build_created(store: MetaStore) -> None:
+def test_readers_do_not_see_what_a_build_created(store: Store) -> None:
     assert not store.reads.knows(FRESH)
     store.builds.begin(BUILD)
     assert store.reads.knows(FRESH)

@@ -240,7 +240,8 @@ class _Builder:
                 self._sessions.add(view, table.version)
                 built(table, round((time.monotonic() - started) * 1000))
             checked = self._check_invariants()
-        notes = [f"invariant {name} was not checked: {reason}" for name, reason in checked.skipped.items()]
+        skipped = checked.skipped.items()
+        notes = [redacted(f"invariant {name} was not checked: {reason}") for name, reason in skipped]
         problems = [redacted(f"invariant {broken.name}: {broken.error}") for broken in checked.broken]
         return replace(self._build, problems=tuple(problems), notes=tuple(notes))
 
