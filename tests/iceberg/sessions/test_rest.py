@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.iceberg.rest_service import rest_service
+from tests.runtime.commands import taut_in_process
 from tests.support.harness import Pipeline
 from tests.support.lake_conformance import LakeConformance
 from tests.support.maintenance_conformance import MaintenanceConformance
@@ -95,5 +97,22 @@ def test_project_configures_a_rest_catalog(tmp_path: Path, spark: SparkSession, 
     assert pipeline.run().state == "COMPLETED"
     assert pipeline.query("SELECT * FROM totals") == [("a", 1), ("b", 2)]
     assert pipeline.query("SELECT * FROM totals", checkpoint=1) == [("a", 1), ("b", 1)]
+    pipeline.verify()
+    # A plan over a column that the streaming table gets, which no other server serves.
+    orders = (tmp_path / "definitions/a.py").read_text()
+    pipeline.write("definitions/a.py", orders.replace("kind STRING", "kind STRING, note STRING"))
+    pipeline.write(
+        "definitions/b.sql",
+        "CREATE MATERIALIZED VIEW totals AS "
+        "SELECT kind, 2 * count(*) AS n, max(note) AS note FROM prod.default.orders GROUP BY kind",
+    )
+    pipeline.reload()
+    built = taut_in_process(tmp_path, pipeline.session, "plan", "--build", "--json")
+    assert built.returncode == 0, built.stderr
+    identity = json.loads(built.stdout.splitlines()[-1])["build"]
+    done = taut_in_process(tmp_path, pipeline.session, "apply", identity)
+    assert done.returncode == 0, done.stderr
+    assert pipeline.query("SELECT * FROM totals") == [("a", 2, None), ("b", 4, None)]
+    assert pipeline.run().state == "COMPLETED"
     pipeline.verify()
     pipeline.close()

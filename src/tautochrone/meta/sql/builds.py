@@ -69,6 +69,8 @@ class SqlBuilds(Repository):
     def approve(self, build: str) -> None:
         with self._write() as connection:
             approved = _build(connection, build)
+            if approved.state is BuildState.DECIDED:
+                return
             require_checked(approved)
             # Locked, so that a run either sees the decision or is seen.
             query = select(t.jobs).where(_J.name == approved.job).with_for_update()
