@@ -309,5 +309,5 @@ def test_a_plan_in_the_browser(open_site: OpenSite, open_page: Callable[..., Pag
     expect(decide).to_be_visible()
     page.get_by_label("I have looked at the differences").check()
     decide.click()
-    expect(page.get_by_role("heading", name="Decided")).to_be_visible()
+    expect(page.get_by_role("heading", name="Decided", exact=True)).to_be_visible()
     expect(page.locator("h1")).to_contain_text("decided")

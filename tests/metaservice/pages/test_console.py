@@ -159,7 +159,7 @@ def test_queries_and_a_revision(tmp_path: Path, spark: SparkSession) -> None:
 def test_a_built_plan_is_decided_and_applied(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = _project(tmp_path, spark)
     pipeline.write("definitions/totals.sql", _VIEW.replace("count(*)", "2 * count(*)"))
-    built = taut_in_process(tmp_path, spark, "plan", "--build", "--key", "kind", "--json")
+    built = taut_in_process(tmp_path, pipeline.session, "plan", "--build", "--key", "kind", "--json")
     assert built.returncode == 0, built.stderr
     identity = json.loads(built.stdout.splitlines()[-1])["build"]
     with _serving(tmp_path) as uri, chromium() as browser:
@@ -172,7 +172,7 @@ def test_a_built_plan_is_decided_and_applied(tmp_path: Path, spark: SparkSession
         page.goto(f"{uri}/plan?id={identity}")
         page.get_by_label("I have looked at the differences").check()
         page.get_by_role("button", name="Decide to apply").click()
-        expect(page.get_by_role("heading", name="Decided")).to_be_visible()
+        expect(page.get_by_role("heading", name="Decided", exact=True)).to_be_visible()
         happened = pipeline.run()
         assert happened.refresh("totals")["reason_code"] == "BUILD_APPLIED"
         page.reload()

@@ -168,7 +168,7 @@ class SessionPool:
         self._columns: dict[TableName, str] = {}
         self._sessions: dict[str, SparkSession] = {}
         self._numbers = count(1)
-        server.show(read_point, self.lookup)
+        server.show(read_point, self._shown)
 
     def show(self, versions: Mapping[TableName, Version]) -> None:
         """Show these versions from now on, and no others."""
@@ -199,15 +199,18 @@ class SessionPool:
         with self._lock:
             self._columns[table] = columns
 
-    def lookup(self, table: TableName) -> Version | str | Widened | None:
+    def lookup(self, table: TableName) -> Version | str | None:
         """The version to show of a table; None: it does not exist at the checkpoint."""
         with self._lock:
             version = NO_VERSION if table in self._empty else self._versions.get(table)
-            columns = self._columns.get(table)
-        if version is not None and columns is not None:
-            return Widened(version, columns)
         is_versioned = version is not None or table in self._own_tables
         return version if is_versioned else NEWEST
+
+    def _shown(self, table: TableName) -> Version | str | Widened | None:
+        version = self.lookup(table)
+        with self._lock:
+            columns = self._columns.get(table)
+        return version if version is None or columns is None else Widened(Version(version), columns)
 
     def session(self, name: str, conf: Mapping[str, str], lookup: Lookup | None = None) -> SparkSession:
         """The session of this name; the first call makes it.
