@@ -18,6 +18,7 @@ from tautochrone.model.project_build import (
     gone_error,
     require_checked,
     require_same_base,
+    unknown_error,
 )
 from tautochrone.rest_catalog.metadata import MetadataSource
 
@@ -30,8 +31,11 @@ def remembered_plan(store: Store, identity: str) -> ProjectBuild:
     Raises:
         MetaError: `BUILD_NOT_FOUND`.
     """
+    # What somebody typed is not sent to a database, which may not take any text.
     builds = {build.id: build for build in store.builds.remembered()}
-    return builds[identity] if identity in builds else store.builds.get(identity)
+    if identity not in builds:
+        raise unknown_error(identity, [build.id for build in builds.values() if not build.state.is_over])
+    return builds[identity]
 
 
 def approve(store: Store, lake: MetadataSource | None, identity: str) -> None:
@@ -44,7 +48,7 @@ def approve(store: Store, lake: MetadataSource | None, identity: str) -> None:
         LakeError: `BUILD_GONE`; the lake cannot be read.
         CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was built.
     """
-    build = store.builds.get(identity)
+    build = remembered_plan(store, identity)
     if lake is None:
         raise MetaError(
             "APPLY_UNAVAILABLE",
@@ -54,7 +58,7 @@ def approve(store: Store, lake: MetadataSource | None, identity: str) -> None:
     require_checked(build)
     if build.state is BuildState.BUILT:
         _require_same_tables(lake, build)
-    store.builds.approve(identity)
+    store.builds.approve(build.id)
 
 
 def _require_same_tables(lake: MetadataSource, build: ProjectBuild) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "require_same_base",
     "revoked_base_error",
     "unfinished_error",
+    "unknown_error",
 ]
 
 BRANCH_PREFIX = "tautochrone-plan-"
@@ -325,6 +326,15 @@ def revoked_base_error(build: str, base: CheckpointNumber) -> CheckpointUnavaila
         "CHECKPOINT_REVOKED",
         f"Plan {build} was built at checkpoint {base}, and a revision took that back",
         hint="build again with `taut plan --build`",
+    )
+
+
+def unknown_error(build: str, known: Sequence[str]) -> MetaError:
+    """The refusal of an id that no build has, or one that is over; `known` are the others."""
+    return MetaError(
+        "BUILD_NOT_FOUND",
+        f"There is no built plan {build} in this store: it was dropped or applied, or never built",
+        hint="`taut plan --build` builds one and says its id; there are: " + (", ".join(known) or "none"),
     )
 
 

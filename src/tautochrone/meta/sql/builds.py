@@ -20,6 +20,7 @@ from tautochrone.model.project_build import (
     require_checked,
     revoked_base_error,
     unfinished_error,
+    unknown_error,
 )
 
 __all__ = ["SqlBuilds", "is_created_by_build"]
@@ -140,11 +141,7 @@ def _build(connection: Connection, build: str, job: str | None = None) -> Projec
     if row is None or job not in (None, row.job):
         query = select(_B.id).where(_B.state.not_in(_OVER)).order_by(_B.created_at_ms, _B.id)
         known = connection.execute(query).scalars().all()
-        raise MetaError(
-            "BUILD_NOT_FOUND",
-            f"There is no built plan {build} in this store: it was dropped or applied, or never built",
-            hint="`taut plan --build` builds one and says its id; there are: " + (", ".join(known) or "none"),
-        )
+        raise unknown_error(build, known)
     return _as_build(row)
 
 
