@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,14 +19,12 @@ from tests.runtime.commands import taut_in_process
 from tests.runtime.delivery.test_stream_sinks import wait_until
 from tests.support.harness import Pipeline
 
-from tautochrone.errors import FencedError
 from tautochrone.model import limits
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.loop.run import Run
 from tautochrone.runtime.planning import build as planning_build
 from tautochrone.runtime.planning.apply_build import apply_build
 from tautochrone.runtime.planning.build import build, survey
@@ -569,30 +566,6 @@ def test_a_build_beside_a_run(project: Project) -> None:
     assert amounts(project) == [14, 18, 210]
     assert project.run().state == "COMPLETED"
     project.verify()
-
-
-def test_a_running_job_is_taken_over(project: Project) -> None:
-    """Its process ends, and the plan is applied with the definitions that only the other process has."""
-    with project.opened() as (job, _):
-        ended: list[str] = []
-
-        def go_on() -> None:
-            try:
-                Run(job).continuously(300)
-            except FencedError as error:
-                ended.append(error.error_class)
-
-        thread = threading.Thread(target=go_on)
-        thread.start()
-        project.define("totals", CHANGED)
-        built = taut_in_process(project.folder, project.session, "plan", "--build")
-        (identity,) = re.findall(r"plan (\w{8}) is built", built.stdout)
-        done = taut_in_process(project.folder, project.session, "apply", identity, "--takeover")
-        assert done.returncode == 0, done.stderr
-        thread.join(timeout=120)
-        assert ended == ["JOB_FENCED"]
-    assert amounts(project) == NEW
-    assert project.builds() == ()
 
 
 def test_what_the_base_was_is_expired(tmp_path: Path, spark: SparkSession) -> None:
