@@ -20,7 +20,6 @@ from tests.runtime.delivery.test_stream_sinks import wait_until
 from tests.support.harness import Pipeline
 
 from tautochrone.model import limits
-from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
@@ -566,24 +565,3 @@ def test_a_build_beside_a_run(project: Project) -> None:
     assert amounts(project) == [14, 18, 210]
     assert project.run().state == "COMPLETED"
     project.verify()
-
-
-def test_what_the_base_was_is_expired(tmp_path: Path, spark: SparkSession) -> None:
-    """What came since is computed where it cannot be followed any more."""
-    short = '[maintenance]\nkeep = "0s"\nkeep_last = 1\nhistory = "0s"\nevery = "0s"\nmin_versions = 1\n'
-    project = described(tmp_path, spark, short)
-    assert project.run().state == "COMPLETED"
-    project.define("totals", CHANGED)
-    identity, _ = project.build()
-    project.define("totals", TOTALS)
-    for amount in (1, 2):
-        project.add_sales(amount)
-        assert project.run().state == "COMPLETED"
-    with project.opened() as (job, _):
-        assert job.store.checkpoints.get(1).state is CheckpointState.EXPIRED
-    project.define("totals", CHANGED)
-    done = project.apply(identity)
-    assert done.returncode == 0, done.stderr
-    assert amounts(project) == [14, 16, 18]
-    project.verify()
-    project.close()
