@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.algebra.nodes import Materialized
@@ -71,6 +72,12 @@ def test_literal_matches_only_its_own_row(session: SparkSession, kind: str, valu
         assert matching.selectExpr(text(kind)).collect() == expected.selectExpr(text(kind)).collect()
 
 
+@pytest.mark.parametrize("rows", [2, 1_000_000], ids=["few", "by Arrow"])
+def test_bytes_that_are_no_text_are_no_literals(session: SparkSession, rows: int) -> None:
+    frame = session.sql("SELECT CAST(bytes AS STRING) AS value FROM VALUES (X'41'), (X'FF') AS t(bytes)")
+    assert condition_of_keys(session, frame, frame, rows)[:2] == (None, False)
+
+
 def text(kind: str) -> str:
     """Python's dates end with the year 9999."""
     return "CAST(value AS STRING)" if kind == "timestamp_ntz" else "value"
@@ -86,15 +93,22 @@ def relation(session: SparkSession, kind: str, values: list[str]) -> DataFrame:
 
 def rows_with_keys(session: SparkSession, rows: DataFrame, keys: DataFrame) -> DataFrame:
     """The rows whose value is one of the keys, by a condition of literals."""
+    condition, exact, plan = condition_of_keys(session, rows, keys)
+    assert exact
+    assert condition is not None
+    assert condition.resolved(), "Spark renews ids below an unresolved condition"
+    return dataframe_of_plan(session, Catalyst(session).logical("Filter")(condition, plan))
+
+
+def condition_of_keys(
+    session: SparkSession, rows: DataFrame, keys: DataFrame, count: int = 1
+) -> tuple[JavaObject | None, bool, JavaObject]:
+    """The condition, whether it is exact, and the plan of the rows."""
     catalyst = Catalyst(session)
     plan, keys_plan = (frame._jdf.queryExecution().optimizedPlan() for frame in (rows, keys))
     (attribute,), (key,) = items(plan.output()), items(keys_plan.output())
     column, source = catalyst.column_id(attribute), catalyst.column_id(key)
     columns = Columns(catalyst, {column: attribute, source: key})
-    materialized = Materialized(columns=(source,), handle=keys_plan, rows=1)
+    materialized = Materialized(columns=(source,), handle=keys_plan, rows=count)
     conditions = KeyConditions(catalyst, columns)
-    condition, exact = conditions.condition(column, materialized, source, null_safe=False)
-    assert exact
-    assert condition is not None
-    assert condition.resolved(), "Spark renews ids below an unresolved condition"
-    return dataframe_of_plan(session, catalyst.logical("Filter")(condition, plan))
+    return *conditions.condition(column, materialized, source, null_safe=False), plan

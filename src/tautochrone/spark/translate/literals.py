@@ -14,7 +14,7 @@ from typing import Any
 
 from tautochrone.model import limits
 
-__all__ = ["UNORDERED_TYPE", "has_literals", "in_list", "in_ranges", "key_ranges", "literals"]
+__all__ = ["UNORDERED_TYPE", "are_exact", "has_literals", "in_list", "in_ranges", "key_ranges", "literals"]
 
 UNORDERED_TYPE = "timestamp"
 """The prefix of types whose values are texts here. Texts sort in another order than timestamps."""
@@ -34,6 +34,11 @@ _TIMESTAMPS = {"timestamp": "TIMESTAMP_LTZ '{} UTC'", "timestamp_ntz": "TIMESTAM
 def has_literals(kind: str) -> bool:
     """Whether a type, given as its catalog string, has exact literals. Floats do not."""
     return kind in (*_SUFFIXES, *_TIMESTAMPS, "string", "date") or kind.startswith("decimal")
+
+
+def are_exact(values: Collection[Any], kind: str) -> bool:
+    """Whether values are what Spark has: in texts, it hands out bytes that are no UTF-8 as U+FFFD."""
+    return kind != "string" or not any("\ufffd" in value for value in values if value)
 
 
 def literals(values: Collection[Any], kind: str) -> str:

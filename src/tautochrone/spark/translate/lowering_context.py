@@ -18,7 +18,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
 from tautochrone.spark.jvm.driver_calls import types_differ, with_names
 from tautochrone.spark.jvm.driver_rows import distinct_values
-from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, key_ranges, literals
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, are_exact, has_literals, key_ranges, literals
 
 __all__ = ["Columns", "KeyConditions", "LeafPlans", "LoweringContext", "RowFilter"]
 
@@ -128,7 +128,9 @@ class KeyConditions:
             try:
                 values = self._values_of(keys, source, type_name)
             except (OverflowError, ValueError):
-                # Python has no such date.
+                # Python has no such date, or text.
+                values = None
+            if values is not None and not are_exact(values, type_name):
                 values = None
             self._values[cache_key] = keys, values
         return self._values[cache_key][1]
