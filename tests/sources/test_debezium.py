@@ -147,6 +147,40 @@ def test_flattened_records_are_ordered_by_their_offsets(spark: SparkSession) -> 
     assert rows[0].at == datetime.fromisoformat("1970-01-01T00:00:00.005")
 
 
+def test_only_the_wrapper_of_kafka_connect_is_unwrapped(spark: SparkSession) -> None:
+    """A table may have columns `payload` and `schema`, of any type."""
+    columns = "id BIGINT, payload STRING, schema STRING, note STRING"
+    inner = {"id": 99, "note": "x", "payload": "deep", "__deleted": "true"}
+    values = [
+        {"id": 1, "payload": "text", "note": "a"},
+        {"id": 2, "payload": inner, "note": None},
+        {"id": 3, "payload": json.dumps(inner), "schema": "s"},
+        {"schema": {"type": "struct"}, "payload": inner},
+        {"payload": inner, "schema": None},
+        {"payload": "alone"},
+        {"payload": "p", "schema": "s"},
+        None,
+    ]
+    keys: list[Any] = [{"id": 0}] * 7 + [{"id": 7, "payload": "k"}]
+    sent = records(spark, values, keys)
+    rows = debezium.events(sent, columns, connector="kafka", flattened=True).collect()
+    text = json.dumps(inner, separators=(",", ":"))
+    assert [(row.id, row.payload, row.schema, row.note, row._op) for row in rows] == [
+        (1, "text", None, "a", "u"),
+        (2, text, None, None, "u"),
+        (3, json.dumps(inner), "s", None, "u"),
+        (99, "deep", None, "x", "d"),
+        (99, "deep", None, "x", "d"),
+        (None, "alone", None, None, "u"),
+        (None, "p", "s", None, "u"),
+        (7, "k", None, None, "d"),
+    ]
+    wrapped = {"schema": {}, "payload": event("c", None, {"id": 1, "payload": "p"}, lsn=1)}
+    plain = event("u", None, {"id": 1, "payload": {"id": 5}}, lsn=2)
+    rows = debezium.events(records(spark, [wrapped, plain]), columns, connector="postgresql").collect()
+    assert [(row.id, row.payload) for row in rows] == [(1, "p"), (1, '{"id":5}')]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

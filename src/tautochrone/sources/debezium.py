@@ -147,13 +147,12 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
     identity = [f"{name} STRING" for name in ("ts_ms", *_IDENTITY.get(connector, ()))]
     source = struct_of(", ".join([*_POSITIONS.get(connector, ()), *identity]))
     envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
-    value = parsed_json("value", StructType([*envelope.fields, StructField("payload", envelope)]))
     # A deletion is followed by a record without a value, for Kafka's compaction.
-    records_read = records.where(sf.col("value").isNotNull()).select(value.alias("event"), *IN_KAFKA)
-    fields = {
-        name: sf.coalesce(f"event.payload.{name}", f"event.{name}").alias(name) for name in envelope.names
-    }
-    unwrapped = records_read.select(*fields.values(), *IN_KAFKA)
+    records_read = records.where(sf.col("value").isNotNull()).select(
+        *_parsed("value", envelope), *IN_KAFKA
+    )
+    fields = [_unwrapped(name).alias(name) for name in envelope.names]
+    unwrapped = records_read.select(*fields, *IN_KAFKA)
     operation = sf.col("op")
     names = source.names[: -len(identity)]
     position = {name: sf.col(f"source.{name}") for name in names}
@@ -183,16 +182,11 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
 def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFrame:
     marks = [StructField("__op", StringType()), StructField("__deleted", StringType())]
     record = StructType([*row.fields, *marks])
-    both = {
-        name: parsed_json(name, StructType([*record.fields, StructField("payload", record)]))
-        for name in ("key", "value")
-    }
-    records_read = records.select(
-        sf.when(sf.col("value").isNull(), both["key"]).otherwise(both["value"]).alias("event"),
-        sf.col("value").isNull().alias("is_deleted"),
-        *IN_KAFKA,
-    )
-    fields = [sf.coalesce(f"event.payload.`{name}`", f"event.`{name}`").alias(name) for name in record.names]
+    # A deletion without a value has its key.
+    text = sf.when(sf.col("value").isNull(), sf.col("key")).otherwise(sf.col("value"))
+    texts = records.select(text.alias("text"), sf.col("value").isNull().alias("is_deleted"), *IN_KAFKA)
+    records_read = texts.select(*_parsed("text", record), "is_deleted", *IN_KAFKA)
+    fields = [_unwrapped(name).alias(name) for name in record.names]
     rows = records_read.select(*fields, "is_deleted", *IN_KAFKA)
     is_deleted = sf.col("is_deleted") | (sf.col("__deleted") == "true")
     is_known = sf.coalesce(sf.col("__op").isin(*_OPERATIONS), sf.lit(True))
@@ -200,6 +194,26 @@ def _flattened(records: DataFrame, row: StructType, _connector: str) -> DataFram
         sf.struct(*(sf.col(f"`{name}`") for name in row.names)).alias("row"),
         sf.when(is_deleted, "d").otherwise(sf.coalesce("__op", sf.lit("u"))).alias(OPERATION),
         sf.when(is_known & in_kafka(), event_sequence({}, {}, digest_of(sf.col("__op")))).alias(SEQUENCE),
+    )
+
+
+def _parsed(column: str, record: StructType) -> list[Column]:
+    """A record as `plain`, and as `wrapped` if it is Kafka Connect's `{"schema": …, "payload": …}`; the other
+    one is NULL: a table may have columns of these names, whose values are not those of other columns."""
+    text = sf.validate_utf8(sf.col(column).cast(StringType()))
+    has_keys = sf.array_sort(sf.json_object_keys(text)) == sf.array(sf.lit("payload"), sf.lit("schema"))
+    is_schema = sf.get_json_object(text, "$.schema").startswith("{")
+    is_wrapped = sf.coalesce(has_keys, sf.lit(False)) & sf.coalesce(is_schema, sf.lit(True))
+    wrapper = StructType([StructField("payload", record)])
+    return [
+        sf.when(~is_wrapped, parsed_json(column, record)).alias("plain"),
+        sf.when(is_wrapped, parsed_json(column, wrapper)).alias("wrapped"),
+    ]
+
+
+def _unwrapped(name: str) -> Column:
+    return sf.when(sf.col("wrapped").isNotNull(), sf.col(f"wrapped.payload.`{name}`")).otherwise(
+        sf.col(f"plain.`{name}`")
     )
 
 
