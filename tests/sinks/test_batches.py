@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tautochrone.errors import SinkError
 from tautochrone.sinks import batches
-from tautochrone.sinks.batches import array_batches, column_batches
+from tautochrone.sinks.batches import array_batches, column_batches, values_of_columns
 
 
 class Frame:
@@ -45,3 +46,12 @@ def test_columns_with_dots_are_columns(spark: SparkSession) -> None:
     rows = spark.sql("SELECT 1 AS `a.b`, struct(2 AS b) AS a")
     ((names, columns),) = array_batches(rows, 10)
     assert (names, [column.to_pylist() for column in columns]) == (["a.b", "a"], [[1], [{"b": 2}]])
+
+
+def test_only_a_column_that_rows_lack_is_null() -> None:
+    assert values_of_columns(["id", "word"], ["word", "id"], [["a"], [1]]) == [[1], ["a"]]
+    assert values_of_columns(["id", "word"], ["id"], [[1]]) == [[1], None]
+    # The rows of another version, a column that was renamed, and one of another case.
+    for names in (["id", "text"], ["Id", "word"], ["id", "word", "more"]):
+        with pytest.raises(SinkError, match="SINK_ROWS_OF_OTHER_COLUMNS"):
+            values_of_columns(["id", "word"], names, [[1]] * len(names))

@@ -479,6 +479,14 @@ class LakeTable(ReadableTable, Protocol):
     def files_at(self, version: Version) -> VersionFiles:
         """The data files of a version."""
 
+    def schema_at(self, version: Version) -> Any:
+        """The columns of a version, as a pyspark StructType; those of main for the version without rows."""
+
+    def columns_lost(self, old: Version, new: Version) -> Sequence[str]:
+        """Columns of the newer version of which the changes between the two do not tell all values: the
+        table has dropped, renamed or retyped them since, or the older version has another column of the name.
+        Changes are read with the columns that the table has now."""
+
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         """Spark read options that show only the rows appended between two versions; only valid when
         the change between them is `APPEND`."""

@@ -400,6 +400,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.TRANSACTION_UNFINISHED: "its transaction had no known end",
     ReasonCode.SINK_HAS_NO_ROWS: "the sink has nothing of it yet",
     ReasonCode.CHANGES_UNKNOWN: "{text}",
+    ReasonCode.COLUMNS_CHANGED_SINCE: "the table no longer has the columns {columns} of that version",
     ReasonCode.SINK_TABLE_MISSING: "somebody dropped or renamed it in the sink",
     ReasonCode.PUBLISHED_FILES_DIFFER: "its files are not those that were published",
     ReasonCode.PUBLISHED_LOG_DAMAGED: "{text}",

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 
-__all__ = ["array_batches", "column_batches", "single_precision"]
+__all__ = ["array_batches", "column_batches", "single_precision", "values_of_columns"]
 
 _COLLECTED_ROWS = 100_000
 """So many changed rows at most come to the driver in one piece."""
@@ -46,6 +47,37 @@ def array_batches(
     for table in _tables_of_chunks(tables, chunk_rows):
         for batch in table.to_batches(max_chunksize=chunk_rows):
             yield table.column_names, batch.columns
+
+
+def values_of_columns(columns: Sequence[str], names: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    """The values of rows for each column of a table of a sink; None for a column that the rows lack: they are
+    of a version that does not have it, so it is NULL in them.
+
+    Args:
+        columns: of the sink's table.
+        names: of the columns that the rows have.
+        values: of these, each an array or a sequence.
+
+    Raises:
+        SinkError: `SINK_ROWS_OF_OTHER_COLUMNS`, the rows have a column that the table lacks, be it by a
+            letter's case. Left out, it would be lost, and the one that it was called before would be NULL.
+
+    Example:
+        >>> values_of_columns(["id", "word"], ["id"], [[1, 2]])
+        [[1, 2], None]
+    """
+    given = dict(zip(names, values, strict=True))
+    unknown = [name for name in given if name not in columns]
+    if unknown:
+        raise SinkError(
+            "SINK_ROWS_OF_OTHER_COLUMNS",
+            f"Rows of the lake have the columns {', '.join(unknown)}, and the table of the sink has "
+            f"{', '.join(columns)}",
+            hint="The next delivery gives the table of the sink the columns of the lake: see `taut sinks`.",
+            retryable=True,
+            sqlstate="42703",
+        )
+    return [given.get(column) for column in columns]
 
 
 def single_precision(number: float) -> float:

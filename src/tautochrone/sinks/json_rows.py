@@ -21,7 +21,7 @@ from tautochrone.errors import SinkError
 from tautochrone.model.lake import Rows
 from tautochrone.model.names import TableName
 from tautochrone.sinks.adapters import columns_of_key
-from tautochrone.sinks.batches import column_batches, single_precision
+from tautochrone.sinks.batches import column_batches, single_precision, values_of_columns
 
 __all__ = ["JsonRows", "comparable", "row_number", "to_text"]
 
@@ -47,15 +47,19 @@ class JsonRows:
         return list(self._encoders)
 
     def rows(self, rows: Rows, chunk_rows: int, known_rows: int | None = None) -> Iterator[dict[str, Any]]:
-        """Each row as a JSON object, with all columns of the table."""
+        """Each row as a JSON object, with all columns of the table.
+
+        Raises:
+            SinkError: as of `values_of_columns`.
+        """
         for names, columns in column_batches(rows, chunk_rows, known_rows):
-            by_name = dict(zip(names, columns, strict=True))
             count = len(columns[0]) if columns else 0
+            given = values_of_columns(self.columns, names, columns)
             encoded = [
-                [None if value is None else encode(value) for value in by_name[name]]
-                if name in by_name
-                else [None] * count
-                for name, encode in self._encoders.items()
+                [None] * count
+                if values is None
+                else [None if value is None else encode(value) for value in values]
+                for encode, values in zip(self._encoders.values(), given, strict=True)
             ]
             for values in zip(*encoded, strict=True):
                 yield dict(zip(self._encoders, values, strict=True))

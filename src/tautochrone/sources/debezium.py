@@ -148,9 +148,7 @@ def _enveloped(records: DataFrame, row: StructType, connector: str) -> DataFrame
     source = struct_of(", ".join([*_POSITIONS.get(connector, ()), *identity]))
     envelope = StructType().add("op", StringType()).add("before", row).add("after", row).add("source", source)
     # A deletion is followed by a record without a value, for Kafka's compaction.
-    records_read = records.where(sf.col("value").isNotNull()).select(
-        *_parsed("value", envelope), *IN_KAFKA
-    )
+    records_read = records.where(sf.col("value").isNotNull()).select(*_parsed("value", envelope), *IN_KAFKA)
     fields = [_unwrapped(name).alias(name) for name in envelope.names]
     unwrapped = records_read.select(*fields, *IN_KAFKA)
     operation = sf.col("op")

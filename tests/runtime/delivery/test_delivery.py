@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 from tests.crash.faults import Crash, Strike, StrikingEffects
 
 from tautochrone.errors import (
@@ -32,7 +33,7 @@ from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryState, SinkDeclaration
 from tautochrone.runtime.delivery import deltas
-from tautochrone.runtime.delivery.delivery import Delivery
+from tautochrone.runtime.delivery.delivery import Delivery, _with_defined_types
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.testing.sink_conformance import Columns
 from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
@@ -65,6 +66,8 @@ class Table:
     parent: dict[Version, Version | None] = field(default_factory=dict)
     expired: set[Version] = field(default_factory=set)
     main: Version | None = None
+    schema: Any = field(default_factory=lambda: Columns("id", "word"))
+    lost: Sequence[str] = ()
 
     def commit(self, bag: Bag, parent: Version | None) -> Version:
         version = Version(f"{self.name.table}-{len(self.content)}")
@@ -98,6 +101,12 @@ class Table:
     def common_ancestor(self, first: Version, second: Version) -> Version | None:
         before = self.ancestors(first)
         return next((version for version in self.ancestors(second) if version in before), None)
+
+    def schema_at(self, _version: Version) -> Any:
+        return self.schema
+
+    def columns_lost(self, _old: Version, _new: Version) -> Sequence[str]:
+        return self.lost
 
     def goes_back_to(self, version: Version) -> bool:
         return version in self.ancestors(self.main)
@@ -162,6 +171,8 @@ class World:
         return Delivery(self.job(StrikingEffects(), schema), declaration)
 
     def job(self, effects: StrikingEffects, schema: Any) -> Any:
+        for table in self.tables.values():
+            table.schema = schema
         return SimpleNamespace(
             store=self.store,
             name="job",
@@ -171,7 +182,7 @@ class World:
             emit=lambda event: self.events.append(event.as_json()),
             base=None,
             lake_id="lake-1",
-            graph=SimpleNamespace(schemas=dict.fromkeys(self.tables, schema)),
+            graph=SimpleNamespace(schemas=dict[TableName, Any]()),
             tables=self.tables,
             lake_table=lambda name: self.tables[name],
         )
@@ -224,12 +235,11 @@ def test_deltas_follow_the_checkpoints(world: World) -> None:
 
 
 def test_a_table_with_other_columns_is_sent_whole_and_alone(world: World) -> None:
-    delivery = world.delivery()
-    schemas = delivery.job.graph.schemas
-    schemas[ORDERS] = Columns("id", "word", "more")
+    delivery, orders = world.delivery(), world.tables[ORDERS]
+    orders.schema = Columns("id", "word", "more")
     world.publish([bag(1), bag(1)])
     assert delivery.deliver()
-    schemas[ORDERS] = Columns("id", "word")
+    orders.schema = Columns("id", "word")
     newest = world.publish([bag(1, 2), bag(1, 2)])
     assert delivery.deliver()
     assert world.check() == newest
@@ -241,6 +251,39 @@ def test_a_table_with_other_columns_is_sent_whole_and_alone(world: World) -> Non
     assert delivery.deliver()
     assert world.check() == newest
     assert not world.named("sink_delivered")[-1]["replaced"]
+
+
+def test_columns_are_those_of_the_delivered_version(world: World) -> None:
+    """The definitions spell a column in another way than the lake, and rename the other one."""
+    delivery = world.delivery()
+    for table in world.tables.values():
+        table.schema = StructType().add("id", "long").add("word", "string")
+        delivery.job.graph.schemas[table.name] = StructType().add("ID", "long").add("text", "string")
+    for bags in ([bag(1), bag(1)], [bag(1, 2), bag(2)]):
+        newest = world.publish(bags)
+        assert delivery.deliver()
+        assert world.check() == newest
+
+
+def test_columns_that_a_table_has_no_more_are_read_from_the_version(world: World) -> None:
+    delivery = world.delivery()
+    world.publish([bag(1), bag(1)])
+    assert delivery.deliver()
+    world.tables[ORDERS].lost = ["word"]
+    newest = world.publish([bag(1, 2), bag(1, 2)])
+    assert delivery.deliver()
+    assert world.check() == newest
+    (reason,) = world.named("sink_delivered")[-1]["replaced_reasons"]
+    assert (reason["dataset"], reason["reason_code"]) == (str(ORDERS), "COLUMNS_CHANGED_SINCE")
+
+
+def test_types_are_those_of_the_definitions() -> None:
+    stored = StructType().add("n", "integer").add("Id", "long").add("s", StructType().add("a", "integer"))
+    defined = StructType().add("n", "short", False).add("Id", "long").add("s", StructType().add("a", "byte"))
+    assert _with_defined_types(stored, defined) is defined
+    spelled = StructType().add("n", "short").add("id", "long").add("s", StructType().add("a", "string"))
+    mixed = StructType().add("n", "short").add("Id", "long").add("s", StructType().add("a", "integer"))
+    assert _with_defined_types(stored, spelled) == mixed
 
 
 def test_each_table_has_its_own_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

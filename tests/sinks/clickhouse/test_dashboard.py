@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,8 +84,8 @@ def mirrored(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) ->
         delivery = world.delivery()
         url = f"clickhouse://127.0.0.1:{server.port}/shop"
         delivery.declaration = replace(delivery.declaration, format="clickhouse", options={"url": url})
-        job: Any = delivery.job
-        job.graph = SimpleNamespace(schemas=dict.fromkeys(world.tables, SCHEMA))
+        for table in world.tables.values():
+            table.schema = SCHEMA
         dashboard = Dashboard(server.port, "shop", {"orders": "id", "lines": "id"})
         yield Mirrored(world, server, delivery, dashboard)
         delivery.close()

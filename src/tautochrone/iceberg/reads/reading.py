@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark.sql.types import StructType
+
 from tautochrone.errors import HistoryLostError, LakeError
 from tautochrone.iceberg.changes.changed_files import (
     can_move_main_back,
@@ -184,7 +186,7 @@ def reverted_metadata(
     return metadata, Version(str(metadata.currentSnapshot().snapshotId()))
 
 
-_COUNTS_KEPT = 64
+_VERSIONS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +196,25 @@ class _LastLoad:
     Attributes:
         versions: some that it has.
         changes: between two versions.
+        schema_ids: of versions.
     """
 
     loaded: Loaded
     versions: set[Version] = field(default_factory=set)
     changes: dict[tuple[Version, Version], TableChange] = field(default_factory=dict)
+    schema_ids: dict[Version | None, int] = field(default_factory=dict)
+
+    def schema_id(self, version: Version | None) -> int:
+        """Of a version that the table has, or of the table now."""
+        known = self.schema_ids.get(version)
+        if known is None:
+            metadata = self.loaded.metadata
+            has_rows = version is not None and version != NO_VERSION
+            snapshot = metadata.snapshot(int(version)) if version and has_rows else None
+            schema_id = None if snapshot is None else snapshot.schemaId()
+            known = int(metadata.currentSchemaId() if schema_id is None else schema_id)
+            self.schema_ids[version] = known
+        return known
 
     def has(self, versions: Iterable[Version]) -> bool:
         for version in versions:
@@ -220,6 +236,9 @@ class IcebergReading:
         self._effects = effects
         self._last = None if last is None else _LastLoad(last)
         self._counts: dict[Version, int | None] = {}
+        self._schemas: dict[tuple[str, int], StructType] = {}
+        """By the table's UUID and the number of the schema."""
+        self._schemas_at: dict[Version, StructType] = {}
 
     @property
     def name(self) -> TableName:
@@ -296,6 +315,43 @@ class IcebergReading:
     def files_at(self, version: Version) -> VersionFiles:
         return IcebergVersionFiles(self._iceberg, self._name, self._loaded_with(version), version)
 
+    def schema_at(self, version: Version) -> StructType:
+        known = self._schemas_at.get(version)
+        if known is not None:
+            return known
+        last = self._last_with([version])
+        # A table that was dropped and created again numbers its schemas anew.
+        key = str(last.loaded.metadata.uuid()), last.schema_id(version)
+        if key not in self._schemas:
+            java_schema = last.loaded.metadata.schemasById().get(key[1])
+            text = str(self._iceberg.api.spark.SparkSchemaUtil.convert(java_schema).json())
+            self._schemas[key] = StructType.fromJson(json.loads(text))
+        if version != NO_VERSION:
+            if len(self._schemas_at) >= _VERSIONS_KEPT:
+                self._schemas_at.clear()
+            self._schemas_at[version] = self._schemas[key]
+        return self._schemas[key]
+
+    def columns_lost(self, old: Version, new: Version) -> Sequence[str]:
+        if old == new:
+            return []
+        last = self._last_with((old, new))
+        ids = [last.schema_id(version) for version in (old, new, None)]
+        if len({*ids}) == 1:
+            return []
+        before, after, now = (self._fields(last.loaded, schema_id) for schema_id in ids)
+        return [
+            name
+            for name, known in after.items()
+            if now.get(name) != known or before.get(name, known)[0] != known[0]
+        ]
+
+    def _fields(self, loaded: Loaded, schema_id: int) -> dict[str, tuple[int, Any]]:
+        """By name the id and the type of each column."""
+        java_schema = loaded.metadata.schemasById().get(schema_id)
+        listed = json.loads(str(self._iceberg.api.SchemaParser.toJson(java_schema)))["fields"]
+        return {str(each["name"]): (int(each["id"]), each["type"]) for each in listed}
+
     def read_options(self, old: Version, new: Version) -> Mapping[str, str]:
         if old == NO_VERSION:
             # The whole version was appended. Iceberg refuses an end snapshot without a start snapshot.
@@ -339,7 +395,7 @@ class IcebergReading:
         if version == NO_VERSION:
             return 0
         if version not in self._counts:
-            if len(self._counts) >= _COUNTS_KEPT:
+            if len(self._counts) >= _VERSIONS_KEPT:
                 self._counts.clear()
             self._counts[version] = self._count(version)
         return self._counts[version]

@@ -17,10 +17,14 @@ process does so without news too. How many rows are compared for that, `_FIRST_R
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
+
+from pyspark.sql.types import DataType, StructType
 
 from tautochrone.errors import (
     CheckpointUnavailableError,
@@ -51,7 +55,7 @@ from tautochrone.model.sink import (
     TransactionState,
 )
 from tautochrone.runtime.delivery.check_sinks import only_inserts_error, require_keys, require_own
-from tautochrone.runtime.delivery.deltas import TableDelta, delta_of
+from tautochrone.runtime.delivery.deltas import TableDelta, delta_of, with_columns
 from tautochrone.runtime.delivery.sinks_at_rest import COMPARED_ROWS
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
@@ -331,7 +335,10 @@ class Delivery:
         assert resolution.checkpoint is not None
         self._attempt += 1
         # A table that is built anew gets all rows, so the sink is asked before changes are read.
-        reasons = {name: self._ensure(sink, name) or changed.get(name) for name in self.declaration.tables}
+        reasons = {
+            name: self._ensure(sink, name, resolution.versions[name]) or changed.get(name)
+            for name in self.declaration.tables
+        }
         deltas = [self._delta(sink, name, resolution, reason) for name, reason in reasons.items()]
         intent = Intent(
             transaction=TransactionId(
@@ -456,6 +463,9 @@ class Delivery:
         if changed is not None and sink.capabilities.replaces and not only_inserts:
             return TableDelta(table=name, rows=table.read(self.job.base, version), reason=changed)
         delta = delta_of(table, self.job.base, delivered, version)
+        if delta.change is not None:
+            names = self._schema(name, version).fieldNames()
+            delta = replace(delta, change=with_columns(delta.change, names))
         if only_inserts and delivered is not None and not delta.is_insert_only:
             reason = "rows of it were updated or deleted" if delta.reason is None else str(delta.reason)
             raise only_inserts_error(self.declaration, name, reason)
@@ -480,9 +490,9 @@ class Delivery:
             return delta
         return TableDelta(table=delta.table, change=RowChange(added=delta.rows), reason=delta.reason)
 
-    def _ensure(self, sink: Sink, name: TableName) -> Reason | None:
+    def _ensure(self, sink: Sink, name: TableName, version: Version) -> Reason | None:
         """The sink has what stands for a table; why it takes all rows, if it is built anew."""
-        schema = self.job.graph.schemas.get(name) or self.job.lake.schema(name)
+        schema = self._schema(name, version)
         if self._ensured.get(name) != schema:
             self._rebuilds.pop(name, None)
             key = self.declaration.key_of(name)
@@ -494,11 +504,38 @@ class Delivery:
             self._ensured[name] = schema
         return self._rebuilds.get(name)
 
+    def _schema(self, name: TableName, version: Version) -> Any:
+        """The columns of the version that is delivered: the definitions may be ahead of it, and spell a
+        column in another way than the lake, which keeps the name that it got first."""
+        stored = self._table(name).schema_at(version)
+        defined = self.job.graph.schemas.get(name)
+        return stored if defined is None else _with_defined_types(stored, defined)
+
     def _table(self, name: TableName) -> LakeTable:
         return self.job.lake_table(name)
 
     def _exists(self, name: TableName) -> bool:
         return name in self.job.tables or self.job.lake.exists(name)
+
+
+def _with_defined_types(stored: StructType, defined: StructType) -> StructType:
+    """The columns of a version; those that the definitions have too with the types that are given there:
+    Iceberg has fewer types than Spark."""
+    fields = {field.name: field for field in defined.fields}
+    columns = [
+        fields[field.name]
+        if field.name in fields and _lake_type(fields[field.name].dataType) == _lake_type(field.dataType)
+        else field
+        for field in stored.fields
+    ]
+    has_all = len(columns) == len(fields) and all(fields.get(field.name) is field for field in columns)
+    return defined if has_all else StructType(columns)
+
+
+def _lake_type(kind: DataType) -> str:
+    """As what Iceberg stores a type, whatever may be NULL in it."""
+    integers = re.sub(r"\b(tinyint|smallint)\b", "int", kind.simpleString())
+    return re.sub(r"\b(var)?char\(\d+\)", "string", integers)
 
 
 def _moves_rows(table: LakeTable, delivered: Version | None, published: Version) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.execute.multiset_diff import consolidated
 
-__all__ = ["CollectedRows", "TableDelta", "delta_of", "net_rows"]
+__all__ = ["CollectedRows", "TableDelta", "delta_of", "net_rows", "with_columns"]
 
 _SIGN = "__taut_sign"
 _GROUPED = (
@@ -82,6 +82,10 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
     if delivered is None:
         reason = Reason.of(ReasonCode.SINK_HAS_NO_ROWS)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
+    lost = table.columns_lost(delivered, published)
+    if lost:
+        reason = Reason.of(ReasonCode.COLUMNS_CHANGED_SINCE, columns=", ".join(lost))
+        return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     try:
         collected = _collected_change(table, delivered, published)
         if not isinstance(collected, Reason):
@@ -93,10 +97,27 @@ def delta_of(table: LakeTable, session: Any, delivered: Version | None, publishe
             lambda old, new: table.changed_rows(session, old, new),
             _back_and_forth,
         )
-    except HistoryLostError as lost:
-        reason = Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class=lost.error_class, text=lost.message)
+    except HistoryLostError as error:
+        reason = Reason.of(ReasonCode.CHANGES_UNKNOWN, error_class=error.error_class, text=error.message)
         return TableDelta(table=table.name, rows=table.read(session, published), reason=reason)
     return TableDelta(table=table.name, change=_net_change(change), left_to_spark=collected)
+
+
+def with_columns(change: RowChange, names: Sequence[str]) -> RowChange:
+    """The change with these columns only: one is read with those that the table has now.
+
+    Args:
+        names: of columns that the table has.
+    """
+    added, removed = (_only(rows, names) for rows in (change.added, change.removed))
+    return replace(change, added=added, removed=removed)
+
+
+def _only(rows: Any, names: Sequence[str]) -> Any:
+    if rows is None or list(rows.columns) == list(names):
+        return rows
+    # PySpark takes a dot in a column's name for a field of a struct.
+    return rows.select(*(names if isinstance(rows, CollectedRows) else map(quoted, names)))
 
 
 def _by_way_of_ancestor(

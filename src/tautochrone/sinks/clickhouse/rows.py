@@ -14,7 +14,7 @@ import pyarrow.compute as compute
 
 from tautochrone.model.lake import Rows
 from tautochrone.model.sink import Digest
-from tautochrone.sinks.batches import array_batches
+from tautochrone.sinks.batches import array_batches, values_of_columns
 from tautochrone.sinks.clickhouse.types import MirroredColumn, array_of, joined
 
 __all__ = [
@@ -96,16 +96,21 @@ class Batch:
             columns: of the mirrored table.
             names: of the columns that the rows have.
             values: of these, each an Arrow array or a sequence of Python's values.
+
+        Raises:
+            SinkError: as of `values_of_columns`.
         """
         count = len(values[0]) if values else 0
-        given = dict(zip(names, values, strict=True))
+        given = values_of_columns([column.name for column in columns], names, values)
         paths: list[list[str]] = []
         if any(column.type.encode_array is None for column in columns):
             paths = [[] for _ in range(count)]
         arrays: list[pa.Array] = []
         texts: dict[str, _Texts] = {}
-        for column in columns:
-            array, texts[column.name] = _encoded(column, given.get(column.name, [None] * count), paths)
+        for column, present in zip(columns, given, strict=True):
+            array, texts[column.name] = _encoded(
+                column, [None] * count if present is None else present, paths
+            )
             arrays.append(array)
         nulls = pa.array(map(",".join, paths), pa.string()) if paths else pa.repeat("", count)
 
