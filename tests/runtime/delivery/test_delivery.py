@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from tautochrone.model.lake import CollectedChange, RowChange
 from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import DeliveryState, SinkDeclaration
+from tautochrone.runtime.delivery import delivery as delivery_module
 from tautochrone.runtime.delivery import deltas
 from tautochrone.runtime.delivery.delivery import Delivery, _with_defined_types
 from tautochrone.runtime.job.journal import Journal
@@ -251,6 +253,27 @@ def test_a_table_with_other_columns_is_sent_whole_and_alone(world: World) -> Non
     assert delivery.deliver()
     assert world.check() == newest
     assert not world.named("sink_delivered")[-1]["replaced"]
+
+
+def test_the_pin_is_renewed_while_rows_are_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_module, "_PIN_MS", 300)
+    is_renewed = Event()
+    replace_rows = SqliteSink.replace
+
+    def renew(pin: str, lease_ms: int) -> None:
+        assert lease_ms == 300
+        assert pin
+        is_renewed.set()
+
+    def slow(sink: SqliteSink, *arguments: Any) -> Any:
+        assert is_renewed.wait(30)
+        return replace_rows(sink, *arguments)
+
+    monkeypatch.setattr(world.store.pins, "renew", renew)
+    monkeypatch.setattr(SqliteSink, "replace", slow)
+    newest = world.publish([bag(1), bag(1)])
+    assert world.delivery().deliver()
+    assert world.check() == newest
 
 
 def test_columns_are_those_of_the_delivered_version(world: World) -> None:

@@ -60,11 +60,14 @@ from tautochrone.runtime.delivery.sinks_at_rest import COMPARED_ROWS
 from tautochrone.runtime.delivery.worker import SinkWorker
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import DeliveryJournal
+from tautochrone.runtime.job.pinned import renewed
 from tautochrone.sinks import columns_of_key, open_sink, uses_keys
 
 __all__ = ["Delivery", "DeliveryWorker", "needs_attention"]
 
 _PIN_MS = 3_600_000
+"""For so long a checkpoint stays readable after the process that delivers it died. While it lives, it renews
+its pin: to send all rows may take longer."""
 _READABLE = frozenset({CheckpointState.PUBLISHED, CheckpointState.PARTIAL})
 _FIRST_ROWS = 10_000_000
 """Tables with so many rows at most are compared by the first delivery of a process, and by its later ones
@@ -145,13 +148,19 @@ class Delivery:
         try:
             if self._is_older(resolution):
                 return False
-            changed = self._changed_tables(sink)
-            if not changed and not self._is_news(resolution):
-                return False
-            self._deliver(sink, resolution, changed)
+            pin = resolution.pin
+            with renewed(self.job.store, lambda: (pin, _PIN_MS), owner=self._pin_owner):
+                changed = self._changed_tables(sink)
+                if not changed and not self._is_news(resolution):
+                    return False
+                self._deliver(sink, resolution, changed)
             return True
         finally:
             self.job.store.pins.release(resolution.pin)
+
+    @property
+    def _pin_owner(self) -> str:
+        return f"sink {self.declaration.name}"
 
     def close(self) -> None:
         """Give the sink's connections back. Repeatable."""
@@ -268,7 +277,7 @@ class Delivery:
                 self.declaration.tables,
                 number,
                 lease_ms=_PIN_MS,
-                owner=f"sink {self.declaration.name}",
+                owner=self._pin_owner,
             )
         except CheckpointUnavailableError:
             return None
