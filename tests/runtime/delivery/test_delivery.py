@@ -276,6 +276,37 @@ def test_the_pin_is_renewed_while_rows_are_sent(world: World, monkeypatch: pytes
     assert world.check() == newest
 
 
+def test_rows_that_a_sink_refuses_are_compared_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until there is another checkpoint, or the sink shows another one."""
+    delivery = world.delivery()
+    world.publish([bag(1), bag(1)])
+    assert delivery.deliver()
+    comparisons: list[int | None] = []
+    changed_tables = SqliteSink.changed_tables
+
+    def changed(sink: SqliteSink, tables: Sequence[TableName], max_rows: int | None) -> Any:
+        comparisons.append(max_rows)
+        return changed_tables(sink, tables, max_rows)
+
+    def refused(*_: object) -> None:
+        raise SinkError("SINK_KEY_NOT_UNIQUE", "two rows of a key", retryable=True)
+
+    monkeypatch.setattr(SqliteSink, "changed_tables", changed)
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteSink, "write", refused)
+        for expected in ([100_000, None], [10_000_000, None]):
+            world.publish([bag(1, 2), bag(1)])
+            for _ in range(3):
+                with pytest.raises(SinkError, match="two rows"):
+                    delivery.deliver()
+                delivery.reset_after_failure()
+            assert comparisons == expected
+            comparisons.clear()
+    newest = world.publish([bag(1, 2, 3), bag(1)])
+    assert delivery.deliver()
+    assert world.check() == newest
+
+
 def test_columns_are_those_of_the_delivered_version(world: World) -> None:
     """The definitions spell a column in another way than the lake, and rename the other one."""
     delivery = world.delivery()

@@ -89,6 +89,24 @@ _LOGIN_REFUSED = "SINK_LOGIN_REFUSED"
 """It does change when the file of a password does, as when passwords are rotated."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Rows that the sink did not take although all of its rows were compared: so it is the rows of the
+    checkpoint, and neither trying nor comparing them again helps.
+
+    Attributes:
+        pointer: what the sink showed.
+        checkpoint: that was to be delivered.
+    """
+
+    error: SinkError
+    pointer: Published | None
+    checkpoint: CheckpointNumber | None
+
+    def lasts(self, pointer: Published | None, checkpoint: CheckpointNumber | None) -> bool:
+        return (pointer, checkpoint) == (self.pointer, self.checkpoint)
+
+
 @dataclass(slots=True)
 class Delivery:
     """See the module docstring. Used by one thread."""
@@ -103,6 +121,8 @@ class Delivery:
     _is_expected: bool = True
     _compares_all: bool = False
     _attempt: int = 0
+    _tried: CheckpointNumber | None = None
+    _refusal: _Refusal | None = None
     _ensured: dict[TableName, object] = field(default_factory=dict)
     _rebuilds: dict[TableName, Reason] = field(default_factory=dict)
     """Tables of the sink that the next commit replaces by new ones, and why."""
@@ -126,12 +146,17 @@ class Delivery:
         except SinkError as error:
             if error.error_class == _OBJECTS_MISSING:
                 self.close()
-            if error.error_class not in _UNEXPECTED_ROWS or self._compares_all:
+            is_known = self._refusal is not None and error is self._refusal.error
+            if error.error_class not in _UNEXPECTED_ROWS or is_known:
                 raise
         self.reset_after_failure()
         self._compares_all = True
         try:
             return self._deliver_newest(self.claimed_sink())
+        except SinkError as error:
+            if error.error_class in _UNEXPECTED_ROWS:
+                self._refusal = _Refusal(error, self._published, self._tried)
+            raise
         finally:
             self._compares_all = False
 
@@ -148,6 +173,10 @@ class Delivery:
         try:
             if self._is_older(resolution):
                 return False
+            self._tried = resolution.checkpoint
+            refusal = self._refusal
+            if refusal is not None and refusal.lasts(self._published, self._tried):
+                raise refusal.error
             pin = resolution.pin
             with renewed(self.job.store, lambda: (pin, _PIN_MS), owner=self._pin_owner):
                 changed = self._changed_tables(sink)
