@@ -19,8 +19,9 @@ from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
 from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
+from tautochrone.model.lake import RowChange
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.sink import Intent, Sink, TransactionState
+from tautochrone.model.sink import Intent, Sink, TransactionId, TransactionState
 from tautochrone.sinks import examine_sink
 from tautochrone.sinks.postgresql import database
 from tautochrone.sinks.postgresql.options import postgresql_options
@@ -407,3 +408,49 @@ def test_row_level_security_that_binds_the_sink_is_refused(bench: PostgresqlBenc
     finally:
         sink.close()
         run("DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_table_without_changes_costs_few_statements(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = 0
+    execute = psycopg.Cursor.execute
+
+    def counted(cursor: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return execute(cursor, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    counts = []
+    for size in (2, 12):
+        options = postgresql_options("mirror", {"url": url, "schema": f"few_{size}"})
+        sink = PostgresqlSink("mirror", options)
+        tables = [TableName("lake", ("default",), f"t{number}") for number in range(size)]
+        sink.claim("lake")
+        sink.fence(Fence(1))
+        for table in tables:
+            sink.ensure(table, spark.StructType().add("id", "long"), (), Fence(1))
+        rows = ListRows(["id"], [(1,)])
+        base: TransactionId | None = None
+        for number in (1, 2):
+            statements = 0
+            shown = sink.published()
+            assert sink.changed_tables([] if shown is None else list(shown.versions), 100_000) == {}
+            checkpoint = CheckpointNumber(number)
+            current = TransactionId(
+                incarnation="i", sink="mirror", checkpoint=checkpoint, fence=Fence(1), attempt=number
+            )
+            replaced = () if base else tuple(tables)
+            versions = dict.fromkeys(tables, Version(str(number)))
+            sink.begin(Intent(transaction=current, versions=versions, base=base, replaced=replaced))
+            chunks = (
+                sink.write(current, tables[0], RowChange(added=rows, rows=1))
+                if base
+                else [chunk for table in tables for chunk in sink.replace(current, table, rows)]
+            )
+            sink.prepare(current, chunks)
+            sink.commit(current, Fence(1))
+            base = current
+        counts.append(statements)
+        sink.close()
+    # Its columns, what writes to it, and its rows. Objects and the pointer are asked for once.
+    assert counts[1] - counts[0] <= 6 * 10, counts

@@ -213,6 +213,10 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         """Which object of the database stands for a table, with its columns and indexes; None if there is
         none."""
 
+    def _identities_of(self, cursor: Any, tables: Sequence[TableName]) -> Mapping[TableName, str | None]:
+        """`_identity` of several tables. A database that tells them in one statement does so."""
+        return {table: self._identity(cursor, table) for table in tables}
+
     @abstractmethod
     def _content(self, cursor: Any, mirrored: _Mirrored, columns: Sequence[str]) -> Content | None:
         """The rows of a table; None if it lacks one of these columns, or was altered so that it may hold
@@ -265,17 +269,26 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
 
     def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
         changed: dict[TableName, Reason] = {}
+        if not tables:
+            return changed
+        with self._reading() as cursor:
+            records, identities = self._pointer(cursor).records, self._identities_of(cursor, tables)
         for table in tables:
             with self._reading() as cursor:
-                reason = self._change(cursor, table, max_rows)
+                reason = self._change(cursor, table, records.get(table), identities[table], max_rows)
             if reason is not None:
                 changed[table] = reason
                 self._mirrored.pop(table, None)
         return changed
 
-    def _change(self, cursor: Any, table: TableName, max_rows: int | None) -> Reason | None:
-        record = self._pointer(cursor).records.get(table)
-        identity = self._identity(cursor, table)
+    def _change(
+        self,
+        cursor: Any,
+        table: TableName,
+        record: TableRecord | None,
+        identity: str | None,
+        max_rows: int | None,
+    ) -> Reason | None:
         mirrored = None if identity is None else self._load(cursor, table)
         if mirrored is None:
             identity = None
@@ -295,15 +308,23 @@ class PointerSink(TransactionSteps, Generic[_Mirrored]):
         return reason
 
     def _required_content(
-        self, cursor: Any, table: TableName, mirrored: _Mirrored, record: TableRecord | None
+        self,
+        cursor: Any,
+        table: TableName,
+        mirrored: _Mirrored,
+        record: TableRecord | None,
+        identity: str | None,
     ) -> Content:
         """What a table holds that gets a delta: what it was compared with, and nothing if it is new.
+
+        Args:
+            identity: of the table now.
 
         Raises:
             SinkError: `SINK_BASE_CHANGED`.
         """
         content = Content() if record is None else record.content
-        if record is not None and not self._identities.is_same(table, record, self._identity(cursor, table)):
+        if record is not None and not self._identities.is_same(table, record, identity):
             raise table_changed_error(self.name, table)
         if (content.rows > 0) is self._is_empty(cursor, mirrored):
             raise table_changed_error(self.name, table)

@@ -233,19 +233,24 @@ class RelationalSink(PointerSink[_Mirrored]):
         staged = self._staged[intent.transaction]
         tables = dict.fromkeys((*intent.versions, *staged))
         new_records: dict[TableName, TableRecord] = {}
+        identities = self._identities_of(cursor, [table for table in tables if table not in staged])
         for table in tables:
             mirrored = self._table(cursor, table)
             is_replaced = table in intent.replaced
-            staging = staged.get(table)
-            if staging is not None:
-                self._lock_table(cursor, mirrored)
+            staging, record = staged.get(table), records.get(table)
             content = Content()
-            if not is_replaced:
-                content = self._required_content(cursor, table, mirrored, records.get(table))
-            if staging is not None:
+            if staging is None:
+                identity = identities[table]
+                if not is_replaced:
+                    content = self._required_content(cursor, table, mirrored, record, identity)
+            else:
+                self._lock_table(cursor, mirrored)
+                if not is_replaced:
+                    before = self._identity(cursor, table)
+                    content = self._required_content(cursor, table, mirrored, record, before)
                 self._apply(cursor, table, mirrored, staging.name, is_replaced=is_replaced)
                 content += staging.content
-            identity = self._identity(cursor, table)
+                identity = self._identity(cursor, table)
             if identity is None:
                 raise table_changed_error(self.name, table)
             new_records[table] = TableRecord(identity, content, tuple(mirrored.rows.columns))

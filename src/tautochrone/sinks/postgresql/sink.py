@@ -102,6 +102,9 @@ class PostgresqlSink(RelationalSink[MirroredTable]):
     def _identity(self, cursor: Any, table: TableName) -> str | None:
         return self._tables.identity(cursor, table)
 
+    def _identities_of(self, cursor: Any, tables: Sequence[TableName]) -> Mapping[TableName, str | None]:
+        return self._tables.identities(cursor, tables)
+
     def _content(self, cursor: Any, mirrored: MirroredTable, columns: Sequence[str]) -> Content | None:
         if not set(columns) <= set(mirrored.columns) or self._tables.altered(
             cursor, mirrored, mirrored.schema

@@ -226,8 +226,13 @@ class PostgreSQLTables:
     def identity(self, cursor: Any, table: TableName) -> str | None:
         """The numbers of a table and of its file, its columns and its indexes; None if there is no table. A
         TRUNCATE, and whatever else writes a table anew, gives it another file."""
+        return self.identities(cursor, [table])[table]
+
+    def identities(self, cursor: Any, tables: Sequence[TableName]) -> dict[TableName, str | None]:
+        """`identity` of several tables, in one statement."""
+        names = {table: self._plain_name(table) for table in tables}
         cursor.execute(
-            "SELECT c.oid::bigint, pg_relation_filenode(c.oid)::bigint, "
+            "SELECT c.relname, c.oid::bigint, pg_relation_filenode(c.oid)::bigint, "
             "(SELECT md5(string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attnotnull, "
             "col_description(a.attrelid, a.attnum)), ',' ORDER BY a.attnum)) FROM pg_attribute a "
             "WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), "
@@ -236,11 +241,11 @@ class PostgreSQLTables:
             "(SELECT md5(string_agg(w.name, ',' ORDER BY w.name)) "
             f"FROM ({_WRITERS} WHERE of_table = c.oid) AS w) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
-            (self._options.schema, self._plain_name(table)),
+            "WHERE n.nspname = %s AND c.relname = ANY(%s) AND c.relkind IN ('r', 'p')",
+            (self._options.schema, [*names.values()]),
         )
-        row = cursor.fetchone()
-        return None if row is None else " ".join(map(str, row))
+        present = {str(name): " ".join(map(str, parts)) for name, *parts in cursor.fetchall()}
+        return {table: present.get(name) for table, name in names.items()}
 
     def altered(self, cursor: Any, mirrored: MirroredTable, existing: Any) -> list[str]:
         """The columns, that of the hashes too, that are computed, gone, or of another type than the sink gave

@@ -315,7 +315,7 @@ class StarrocksSink(PointerSink[MirroredTable]):
                 raise table_changed_error(self.name, table)
             if table not in intent.replaced:
                 record = pointer.records.get(table)
-                content = self._required_content(self._database, table, mirrored, record)
+                content = self._required_content(self._database, table, mirrored, record, identity)
             spool = staged.spools.get(table)
             if spool is not None:
                 for rows in spool.chunks():
