@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,11 +30,21 @@ def _decimal(precision: int, scale: int) -> Callable[[random.Random], str]:
 
 
 def _double(chance: random.Random) -> str:
-    return repr(chance.choice([0.0, 1e300, -2.5e-300, 1 / 3, 123456789.125, chance.uniform(-1e9, 1e9)]))
+    bits = struct.unpack("<d", chance.randbytes(8))[0]
+    digits = chance.randrange(10 ** chance.randint(1, 17)) * 10.0 ** chance.randint(-35, 20)
+    numbers = [0.0, 1e300, -2.5e-300, 1 / 3, 123456789.125, chance.uniform(-1e9, 1e9), digits, -digits]
+    # At these powers of ten an exponent begins and ends.
+    numbers += [10.0**power for power in (-16, -15, -14, -5, 14, 15, 16)]
+    return repr(chance.choice([*numbers, bits if math.isfinite(bits) else 1.0]))
 
 
 def _float(chance: random.Random) -> str:
-    return repr(chance.choice([0.0, 3.4e38, 1e-38, 0.1, 16777216.0, chance.uniform(-1e6, 1e6)]))
+    digits = chance.randrange(10 ** chance.randint(1, 8)) * 10.0 ** chance.randint(-20, 18)
+    return repr(chance.choice([0.0, 3.4e38, 1e-38, 0.1, 16777216.0, chance.uniform(-1e6, 1e6), digits]))
+
+
+def _short_float(chance: random.Random) -> str:
+    return repr(chance.uniform(-9e4, 9e4))
 
 
 def _date(chance: random.Random) -> str:
@@ -106,7 +118,8 @@ TYPES: Mapping[str, Callable[[random.Random], str]] = {
     "BIGINT UNSIGNED": _integer(64, unsigned=True), "INT(9) ZEROFILL": _integer(24, unsigned=True),
     **{f"DECIMAL({p}, {s})": _decimal(p, s)
        for p, s in ((1, 0), (1, 1), (9, 0), (9, 9), (10, 5), (18, 9), (38, 10), (65, 30), (65, 0), (30, 30))},
-    "FLOAT": _float, "DOUBLE": _double, "BIT(1)": _integer(1, unsigned=True),
+    "FLOAT": _float, "DOUBLE": _double, "FLOAT(7, 2)": _short_float, "DOUBLE(9, 3)": _short_float,
+    "BIT(1)": _integer(1, unsigned=True),
     "BIT(8)": _integer(8, unsigned=True), "BIT(13)": _integer(13, unsigned=True),
     "BIT(64)": _integer(64, unsigned=True),
     "YEAR": lambda chance: str(chance.choice([0, 1901, 2155, chance.randint(1901, 2155)])),
@@ -132,7 +145,7 @@ def own_text(name: str, data_type: str) -> str:
         return f"HEX({name})"
     if kind in ("BIT", "YEAR") or "ZEROFILL" in data_type:
         return f"CAST({name} + 0 AS CHAR)"
-    if kind == "FLOAT":
+    if kind in ("FLOAT", "DOUBLE"):
         return f"CAST(CAST({name} AS DOUBLE) AS CHAR)"
     return f"CONCAT({name}, '+00:00')" if kind == "TIMESTAMP" else f"CAST({name} AS CHAR)"
 
@@ -167,8 +180,8 @@ def test_random_values_of_all_types(schema: Schema, seed: int) -> None:
         for row_id, *own in schema.rows(f"SELECT id, {texts} FROM v{number}"):
             for (name, data_type), text in zip(part.items(), own, strict=True):
                 answers = (text, copied[str(row_id)][name], logged[relation][str(row_id)][name])
-                if data_type in ("FLOAT", "DOUBLE") and text is not None:
-                    assert len({float(answer or "nan") for answer in answers}) == 1, (data_type, answers)
-                else:
-                    assert len({*answers}) == 1, (data_type, answers)
+                if data_type.startswith(("FLOAT", "DOUBLE")) and schema.is_mysql:
+                    # MySQL's CAST has less room than a result: it writes fewer digits, and more exponents.
+                    answers = answers[1:]
+                assert len({*answers}) == 1, (data_type, answers)
     log.close()

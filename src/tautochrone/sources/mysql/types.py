@@ -155,7 +155,8 @@ def copy_sql(column: TableColumn) -> str:
     name = quoted_name(column.name)
     if column.data_type in ("bit", "year"):
         return f"{name} + 0"
-    if column.data_type == "float":
+    if column.data_type in ("float", "double"):
+        # All digits, also of a FLOAT(7, 2), whose value is no decimal number.
         return f"CAST({name} AS DOUBLE)"
     if "zerofill" in column.column_type:
         # The log has no zeros before a number.

@@ -197,9 +197,39 @@ def _double(cells: Cells) -> pa.Array:
     return _floats(cells, cells.matrix(8).view("<f8"))
 
 
+_PLAIN_POINT = 15
+"""Numbers with their point at most so far from the first digit are printed without an exponent."""
+
+
 def _floats(cells: Cells, values: Any) -> pa.Array:
     with np.errstate(invalid="ignore"):
-        return pa.array(np.where(cells.is_null, 0.0, values[:, 0].astype(np.float64))).cast(pa.string())
+        numbers = pa.array(np.where(cells.is_null, 0.0, values[:, 0].astype(np.float64)))
+    texts = numbers.cast(pa.string())
+    has_exponent = pc.match_substring(texts, "e")
+    if not pc.any(has_exponent).as_py():
+        return texts
+    printed = [_number_text(text) for text in texts.filter(has_exponent).to_pylist()]
+    return pc.replace_with_mask(texts, has_exponent, pa.array(printed, pa.string()))
+
+
+def _number_text(text: str) -> str:
+    """Of Arrow's text of a number the server's: it writes an exponent only for numbers that are much larger
+    or smaller, and no plus sign.
+
+    >>> _number_text("-1.5e+10"), _number_text("1.5e+20")
+    ('-15000000000', '1.5e20')
+    """
+    sign = "-" if text.startswith("-") else ""
+    mantissa, _, exponent = text.removeprefix("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits, point = (whole + fraction).rstrip("0"), len(whole) + int(exponent)
+    if not -_PLAIN_POINT < point <= _PLAIN_POINT:
+        shown = f"{digits[0]}.{digits[1:]}".removesuffix(".")
+        return f"{sign}{shown}e{point - 1}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    whole, fraction = digits[:point].ljust(point, "0"), digits[point:]
+    return f"{sign}{whole}.{fraction}".removesuffix(".")
 
 
 def _bits(cells: Cells) -> pa.Array:
