@@ -170,7 +170,7 @@ def test_only_the_wrapper_of_kafka_connect_is_unwrapped(spark: SparkSession) -> 
         (2, text, None, None, "u"),
         (3, json.dumps(inner), "s", None, "u"),
         (99, "deep", None, "x", "d"),
-        (99, "deep", None, "x", "d"),
+        (None, text, None, None, "u"),
         (None, "alone", None, None, "u"),
         (None, "p", "s", None, "u"),
         (7, "k", None, None, "d"),

@@ -200,8 +200,11 @@ def _parsed(column: str, record: StructType) -> list[Column]:
     one is NULL: a table may have columns of these names, whose values are not those of other columns."""
     text = sf.validate_utf8(sf.col(column).cast(StringType()))
     has_keys = sf.array_sort(sf.json_object_keys(text)) == sf.array(sf.lit("payload"), sf.lit("schema"))
-    is_schema = sf.get_json_object(text, "$.schema").startswith("{")
-    is_wrapped = sf.coalesce(has_keys, sf.lit(False)) & sf.coalesce(is_schema, sf.lit(True))
+    is_schema = sf.coalesce(sf.get_json_object(text, "$.schema").startswith("{"), sf.lit(True))
+    if {"schema", "payload"} <= set(record.names):
+        # A row of this table may look like a wrapper, but for the schema of a struct.
+        is_schema = sf.coalesce(sf.get_json_object(text, "$.schema.type") == "struct", sf.lit(False))
+    is_wrapped = sf.coalesce(has_keys, sf.lit(False)) & is_schema
     wrapper = StructType([StructField("payload", record)])
     return [
         sf.when(~is_wrapped, parsed_json(column, record)).alias("plain"),

@@ -74,7 +74,8 @@ _FIRST_ROWS = 10_000_000
 those with `COMPARED_ROWS`. Of larger tables the sink compares what it can tell without reading rows."""
 _OBJECTS_MISSING = "SINK_OBJECT_MISSING"
 """Only opening the sink again creates its own tables, its schema or its database."""
-_UNEXPECTED_ROWS = frozenset({"SINK_ROW_MISSING", "SINK_KEY_NOT_UNIQUE"})
+_KEY_NOT_UNIQUE = "SINK_KEY_NOT_UNIQUE"
+_UNEXPECTED_ROWS = frozenset({"SINK_ROW_MISSING", _KEY_NOT_UNIQUE})
 """The sink has other rows than a delta expects, or the project is wrong: comparing all rows tells."""
 
 _FIRST_PAUSE_S = 0.2
@@ -154,7 +155,7 @@ class Delivery:
         try:
             return self._deliver_newest(self.claimed_sink())
         except SinkError as error:
-            if error.error_class in _UNEXPECTED_ROWS:
+            if error.error_class == _KEY_NOT_UNIQUE:
                 self._refusal = _Refusal(error, self._published, self._tried)
             raise
         finally:
@@ -176,7 +177,7 @@ class Delivery:
             self._tried = resolution.checkpoint
             refusal = self._refusal
             if refusal is not None and refusal.lasts(self._published, self._tried):
-                raise refusal.error
+                raise refusal.error.with_traceback(None)
             pin = resolution.pin
             with renewed(self.job.store, lambda: (pin, _PIN_MS), owner=self._pin_owner):
                 changed = self._changed_tables(sink)
