@@ -49,6 +49,9 @@ libraries:
 """
 
 
+_FALLBACKS = (ReasonCode.INCREMENTAL_FAILED, ReasonCode.REMOVED_ROWS_NOT_STORED)
+
+
 class Happened(list[dict[str, Any]]):
     """The events of a run in their order, as a line of `taut run --json` has them."""
 
@@ -180,9 +183,7 @@ class Pipeline:
         finally:
             ended(self._job)
         refreshes = happened.of("refresh")
-        fell_back = [
-            refresh for refresh in refreshes if refresh["reason_code"] == ReasonCode.INCREMENTAL_FAILED
-        ]
+        fell_back = [refresh for refresh in refreshes if refresh["reason_code"] in _FALLBACKS]
         assert self._may_fall_back or not fell_back, fell_back
 
     @contextmanager

@@ -134,6 +134,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.ADOPTED: "taken over: {proof}",
     ReasonCode.NODE_RULE: "{rule}",
     ReasonCode.INCREMENTAL_FAILED: "following the change failed: {message}",
+    ReasonCode.REMOVED_ROWS_NOT_STORED: (
+        "following the change failed: the view should lose {rows} rows and holds only {stored} of them"
+    ),
     ReasonCode.UNSUPPORTED_QUERY: "{detail}",
     ReasonCode.NODE_NEEDS_MODE: "{node} needs {mode}: {cause}",
     ReasonCode.NOT_LINEAR: "{operator}",

@@ -21,7 +21,7 @@ from tautochrone.algebra.rules import RULES
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import expectation_counts, require_expectations_met
 from tautochrone.model import limits
-from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, worst_mode
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy, worst_mode
 from tautochrone.model.counts import counted
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
@@ -50,24 +50,37 @@ from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, ar
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
 from tautochrone.spark.execute.key_lookups import LookupRequest, OtherVersion
 from tautochrone.spark.execute.materialize import fits_on_driver
-from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE
+from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE, has_floats
 from tautochrone.spark.execute.repeated_plans import side_of_change
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import select_expressions
 from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
 
-__all__ = ["IncrementalRefresh", "find_rows"]
+__all__ = ["IncrementalRefresh", "Positions", "find_rows"]
 
 
 _ROW, _COPIES, _EXACT = "__taut_row", "__taut_copies", "__taut_exact"
 _STORED, _REMOVED = "__taut_stored", "__taut_removed"
 
 
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where rows of a view are stored.
+
+    Attributes:
+        by_file: data file → positions, one per copy.
+        exact: each stored row is the row that was searched, also in the last bits of its floats.
+    """
+
+    by_file: Mapping[str, Sequence[int]]
+    exact: bool
+
+
 def find_rows(
     stored: DataFrame, table: TableName, deletes: DataFrame, *, stored_rows: int | None, few: bool
-) -> Mapping[str, Sequence[int]]:
-    """Where the rows to remove are: data file → positions, one per copy.
+) -> Positions:
+    """Where the rows to remove are, one position per copy.
 
     A row is found by all of its values, as in `GROUP BY`, floats also when they are off by rounding. Values
     of a few columns go into the read as literals, so that files without them are not opened.
@@ -84,12 +97,12 @@ def find_rows(
     one_task = few and are_few(stored_rows)
     positions = stored_positions(deletes, stored) if one_task else None
     if positions is not None:
-        return positions
+        return Positions(positions, exact=True)
     if few and not one_task:
         note_many_rows(str(table), stored_rows)
     rows = deletes.collect() if few else []
     if few and not rows:
-        return {}
+        return Positions({}, exact=True)
     session = stored.sparkSession
     stored.createOrReplaceTempView(_STORED)
     deletes.createOrReplaceTempView(_REMOVED)
@@ -105,10 +118,12 @@ def find_rows(
         raise RefreshError(
             "REFRESH_INCONSISTENT",
             f"{table} should lose {counted(count, 'row')} and holds only {matched_count} of them",
-            hint="its old version stays; rebuild it with --full-refresh, and please report the query",
+            hint=f"its old version stays; rebuild it once with --full-refresh {table.table}, or allow "
+            f"comparison with the policy {RefreshPolicy.INCREMENTAL}",
             sqlstate="XX000",
+            parameters={"rows": str(count), "stored": str(matched_count)},
         )
-    return positions_by_file
+    return Positions(positions_by_file, exact=not has_floats(deletes.schema))
 
 
 def _matches_query(
@@ -235,14 +250,14 @@ class IncrementalRefresh:
         }
         delta, violations = self._delta(engine, change)
         local = change.plan is not None and engine.is_on_driver(change.plan)
-        removed_positions: Mapping[str, Sequence[int]] = {}
+        removed = Positions({}, exact=True)
         if delta.removed is not None:
             stored = self._stored_rows(delta.removed.columns)
             whole = self.task.table.row_count(self.task.fork.version)
             few = local and fits_on_driver(delta.rows)
             if not few:
                 note_job(ReasonCode.MANY_ROWS_CHANGED, rows=delta.rows, limit=limits.MAX_DRIVER_ROWS)
-            removed_positions = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
+            removed = find_rows(stored, self.task.name, delta.removed, stored_rows=whole, few=few)
         staged = (
             [self.task.table.stage(self.task.fork, delta.added, local=local)]
             if delta.added is not None
@@ -250,10 +265,12 @@ class IncrementalRefresh:
         )
         companions = states.write(updates, self.metadata, local_updates)
         metadata = replace(self.metadata, companions=companions, violations=violations)
-        version = self._commit(staged, removed_positions, metadata)
+        version = self._commit(staged, removed.by_file, metadata)
         rows_in = sum(part.rows for part in staged)
-        rows_out = sum(len(positions) for positions in removed_positions.values())
-        if rows_in or rows_out:
+        rows_out = sum(len(positions) for positions in removed.by_file.values())
+        if (rows_in or rows_out) and removed.exact:
+            # Views above must see the rows that this one lost, whose floats may differ from the computed ones
+            # in their last bits: then they read them from the files.
             # A side without rows is left out: views above save much where nothing was removed.
             view_delta = TableDelta(
                 delta.added if rows_in else None,

@@ -169,6 +169,12 @@ def _follow_change(
         return Reason.of(
             ReasonCode.INCREMENTAL_FAILED, error_class=problem.error_class, message=problem.message
         )
+    except RefreshError as error:
+        if error.error_class != "REFRESH_INCONSISTENT" or policy is RefreshPolicy.INCREMENTAL_STRICT:
+            raise
+        # Nothing was written yet. Rows that are computed twice may differ, such as texts of floats.
+        rows, stored = error.parameters["rows"], error.parameters["stored"]
+        return Reason.of(ReasonCode.REMOVED_ROWS_NOT_STORED, rows=rows, stored=stored)
 
 
 def _comparable(choice: Choice, schema: StructType) -> Choice:
