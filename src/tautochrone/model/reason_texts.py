@@ -135,7 +135,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NODE_RULE: "{rule}",
     ReasonCode.INCREMENTAL_FAILED: "following the change failed: {message}",
     ReasonCode.REMOVED_ROWS_NOT_STORED: (
-        "following the change failed: the view should lose {rows} rows and holds only {stored} of them"
+        "following the change failed: of the rows that the view should lose ({rows}) it holds only {stored}"
     ),
     ReasonCode.UNSUPPORTED_QUERY: "{detail}",
     ReasonCode.NODE_NEEDS_MODE: "{node} needs {mode}: {cause}",

@@ -36,6 +36,21 @@ B = scan("B", "j w")
 COUNT = call(AggregateFunction.COUNT, "v")
 
 
+def test_whether_a_changed_row_may_meet_many() -> None:
+    def multiplies(plan: Node) -> bool:
+        return plan.may_multiply(lambda leaf: leaf is A)
+
+    joined = join(A, B, "k=j")
+    assert not multiplies(where(A, "k", bool))
+    assert not multiplies(join(A, A, "k=k"))
+    assert multiplies(joined)
+    assert not multiplies(join(A, B, "k=j", JoinKind.SEMI))
+    assert multiplies(join(B, A, "j=k", JoinKind.SEMI))
+    assert multiplies(group(joined, "k", COUNT))
+    assert not multiplies(group(joined, "", COUNT))
+    assert not multiplies(first(joined, "k", 3))
+
+
 def materialized(rows: int) -> Materialized:
     return Materialized(columns=A.columns, handle=None, rows=rows)
 

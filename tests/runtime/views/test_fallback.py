@@ -67,5 +67,6 @@ def test_rows_to_remove_that_are_not_stored(policy: RefreshPolicy) -> None:
         reason = _follow_change(incremental, choice, policy)
         assert isinstance(reason, Reason)
         assert (
-            str(reason) == "following the change failed: the view should lose 3 rows and holds only 1 of them"
+            str(reason)
+            == "following the change failed: of the rows that the view should lose (3) it holds only 1"
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NewType, Self
+from typing import Any, NewType, Protocol, Self
 
 __all__ = [
     "WEIGHT",
@@ -14,6 +14,7 @@ __all__ = [
     "Constant",
     "CutSide",
     "Expression",
+    "FloatUses",
     "LeafRows",
     "Materialized",
     "Node",
@@ -21,6 +22,7 @@ __all__ = [
     "ScanAtCut",
     "Stateful",
     "Unary",
+    "UnstableColumns",
     "plural",
     "references_of",
     "shortened",
@@ -53,6 +55,27 @@ class Expression:
     references: frozenset[ColumnId]
     text: str = ""
     column: ColumnId | None = None
+
+
+UnstableColumns = Mapping[ColumnId, str]
+"""Columns with floats that the same rows give with other last digits when they are computed again, each with
+the text of the function that adds them up."""
+
+
+class FloatUses(Protocol):
+    """What knows the engine's expressions, and takes down who uses unstable columns."""
+
+    def report(self, node: Node, columns: Iterable[ColumnId], unstable: UnstableColumns) -> None:
+        """A node decides by these columns, or computes something of them that may differ by more."""
+
+    def passes_on(self, expression: Expression, unstable: UnstableColumns) -> bool:
+        """Whether the value of an expression differs in its last digits only, as the columns do."""
+
+    def read_by(self, handle: Any) -> frozenset[ColumnId]:
+        """The columns that the engine's own operator reads."""
+
+    def can_be_stored(self, columns: Iterable[ColumnId]) -> bool:
+        """Whether a state can have these columns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -91,6 +114,25 @@ class Node:
             leaf_rows: the same for a leaf.
         """
         return None if self.children else leaf_rows(self)
+
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:
+        """Whether few changed rows below may give many rows, as each may meet many of a large input.
+
+        Args:
+            is_few: whether a leaf has few rows.
+        """
+        return (
+            any(child.may_multiply(is_few) for child in self.children) if self.children else not is_few(self)
+        )
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:  # noqa: ARG002
+        """Which output columns are unstable.
+
+        Args:
+            below: those of the children.
+            uses: is told where the node must not use them.
+        """
+        return {column: text for column, text in below.items() if column in self.columns}
 
     @property
     def is_row_wise(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,11 @@ class KeySemiJoin(Unary):
     def describe(self) -> str:
         return ("not " if self.anti else "") + _pairs_text(self.on)
 
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:
+        # A state has one row for each key.
+        side = self.keys if isinstance(self.child, StateScan) and not self.anti else self.child
+        return side.may_multiply(is_few)
+
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
         return {column: column for column in self.columns}
@@ -228,7 +233,7 @@ class PartialAggregate(Unary):
 
     Attributes:
         removed: per call, for MIN and MAX the extremum of the deleted values; for bit functions and inexact
-            sums the number of deleted values.
+            sums the number of deleted values, for sums that may overflow the number of all values.
     """
 
     aggregate: Aggregate
@@ -261,6 +266,9 @@ class MergeGroups(Node):
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         return self.partial.max_rows(leaf_rows)
+
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:
+        return self.partial.may_multiply(is_few)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -325,6 +333,9 @@ class MergeTopK(Node):
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the children have
         return self.top_k.buffer
+
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:  # noqa: ARG002 - whatever the children have
+        return False
 
 
 def _pairs_text(pairs: KeyPairs) -> str:

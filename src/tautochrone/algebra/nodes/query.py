@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from tautochrone.algebra.nodes.base import (
     ColumnId,
     Expression,
+    FloatUses,
     LeafRows,
     Materialized,
     Node,
     Stateful,
     Unary,
+    UnstableColumns,
     plural,
     references_of,
     shortened,
@@ -61,6 +63,10 @@ class Filter(Unary):
     def references(self) -> frozenset[ColumnId]:
         return self.condition.references
 
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        uses.report(self, self.references, below)
+        return Node.unstable_columns(self, below, uses)
+
     @property
     def is_row_wise(self) -> bool:
         return True
@@ -79,6 +85,9 @@ class Project(Unary):
     @property
     def references(self) -> frozenset[ColumnId]:
         return references_of(self.columns, self.expressions)
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        return _unstable_results(self, self.expressions, below, uses)
 
     @property
     def is_row_wise(self) -> bool:
@@ -118,6 +127,10 @@ class Rename(Unary):
     def references(self) -> frozenset[ColumnId]:
         return frozenset(self.sources)
 
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:  # noqa: ARG002
+        pairs = zip(self.columns, self.sources, strict=True)
+        return {column: below[source] for column, source in pairs if source in below}
+
     @property
     def is_row_wise(self) -> bool:
         return True
@@ -143,6 +156,14 @@ class FlatMap(Unary):
     def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - one row may become any number
         return None
 
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:  # noqa: ARG002
+        return True
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        if below:
+            uses.report(self, uses.read_by(self.handle), below)
+        return Node.unstable_columns(self, below, uses)
+
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
         return {column: column for column in self.passed}
@@ -159,6 +180,12 @@ class Expand(Unary):
     def references(self) -> frozenset[ColumnId]:
         by_projection = (references_of(self.columns, projection) for projection in self.projections)
         return frozenset[ColumnId]().union(*by_projection)
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        unstable: dict[ColumnId, str] = {}
+        for projection in self.projections:
+            unstable.update(_unstable_results(self, projection, below, uses))
+        return unstable
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         rows = self.child.max_rows(leaf_rows)
@@ -262,6 +289,14 @@ class Join(Node):
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         return self.left.max_rows(leaf_rows) if self.kind.keeps_left_cardinality else None
 
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:
+        sides = (self.left,) if self.kind.keeps_left_cardinality else (self.left, self.right)
+        return any(side.may_multiply(is_few) for side in sides)
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        uses.report(self, self.references, below)
+        return Node.unstable_columns(self, below, uses)
+
 
 # -- groups ----------------------------------------------------------------------------------------------
 
@@ -306,6 +341,9 @@ class AggregateCall:
         argument: what is aggregated; None counts rows.
         condition: FILTER (WHERE …).
         exact: sums are exact, so a row can be subtracted from them again. Sums of floats are not.
+        may_overflow: the sum becomes NULL when it overflows, and no change can be merged into it any
+            more.
+        unstable: the last digits of the result, a float, depend on the order of the rows.
         accumulators: columns of the state. COUNT has one; SUM and AVERAGE have sum and count; VARIANCE has
             sum, sum of squares and count; those in `MERGE_FUNCTIONS` have their value.
         reads: all columns that the function and its condition read.
@@ -317,6 +355,8 @@ class AggregateCall:
     argument: Expression | None = None
     condition: Expression | None = None
     exact: bool = True
+    may_overflow: bool = False
+    unstable: bool = False
     accumulators: tuple[ColumnId, ...] = ()
     reads: frozenset[ColumnId] = frozenset()
     text: str = ""
@@ -326,10 +366,18 @@ class AggregateCall:
         """Whether the result follows from accumulators that a change can be merged into."""
         return self.function is not AggregateFunction.OTHER
 
+    def adds_up_again(self, unstable: UnstableColumns, uses: FloatUses) -> bool:
+        """Whether it is a sum of floats, which may be unstable: a group that loses one is added up again."""
+        if self.exact or self.argument is None:
+            return False
+        filtered = self.condition is not None and self.condition.references & unstable.keys()
+        return not filtered and uses.passes_on(self.argument, unstable)
+
     @property
     def may_need_recompute(self) -> bool:
-        """Whether a delete can make the accumulators insufficient, so that the group must be read again."""
-        return self.function in MERGE_FUNCTIONS or not self.exact
+        """Whether a delete can make the accumulators insufficient, so that the group must be read again.
+        Where sums may overflow, an insert can, too."""
+        return self.function in MERGE_FUNCTIONS or not self.exact or self.may_overflow
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -378,6 +426,24 @@ class Aggregate(Stateful):
         # Without keys there is a row even when the child has none.
         return self.child.max_rows(leaf_rows) if self.keys else 1
 
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:
+        return bool(self.keys) and self.child.may_multiply(is_few)
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        """A group that loses a summand is added up again; all other results must be those of before."""
+        uses.report(self, self.keys, below)
+        for call in self.calls:
+            if below and not call.adds_up_again(below, uses):
+                uses.report(self, call.reads, below)
+        if self.is_mergeable and uses.can_be_stored(self.keys):
+            # What it gave before is in its state.
+            return {}
+        return {
+            call.output: shortened(call.text) or str(call.function)
+            for call in self.calls
+            if call.unstable or call.reads & below.keys()
+        }
+
     @property
     def references(self) -> frozenset[ColumnId]:
         return frozenset(self.keys).union(*(call.reads for call in self.calls))
@@ -415,16 +481,23 @@ class Window(Unary):
     """The child's columns and window functions over partitions.
 
     `running` is there if there are no partitions and each function depends on the rows up to the current one
-    in a way that can be added up: `row_number()`, `rank()`, running sums, counts and extrema.
+    in a way that can be added up: `row_number()`, `rank()`, running sums, counts and extrema. `unstable` are
+    results, floats, whose last digits depend on the order of rows that the window's order leaves open.
     """
 
     handle: Any
     partition: tuple[ColumnId, ...]
     running: RunningTotals | None = None
+    unstable: UnstableColumns = field(default_factory=dict)
 
     @property
     def combines_rows(self) -> bool:
         return True
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        if below:
+            uses.report(self, {*self.partition, *uses.read_by(self.handle)}, below)
+        return {**Node.unstable_columns(self, below, uses), **self.unstable}
 
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
@@ -471,6 +544,14 @@ class TopK(Stateful):
     def max_rows(self, leaf_rows: LeafRows) -> int | None:  # noqa: ARG002 - whatever the child has
         return self.limit
 
+    def may_multiply(self, is_few: Callable[[Node], bool]) -> bool:  # noqa: ARG002 - whatever the child has
+        return False
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        # Rows of its buffer are removed by all their columns.
+        uses.report(self, self.columns, below)
+        return Node.unstable_columns(self, below, uses)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ScalarFilter(Unary):
@@ -493,6 +574,10 @@ class ScalarFilter(Unary):
     @property
     def references(self) -> frozenset[ColumnId]:
         return self.condition.references
+
+    def unstable_columns(self, below: UnstableColumns, uses: FloatUses) -> UnstableColumns:
+        uses.report(self, self.references, below)
+        return Node.unstable_columns(self, below, uses)
 
     @property
     def key_origin(self) -> Mapping[ColumnId, ColumnId]:
@@ -520,6 +605,21 @@ class Unsupported(Node):
 
 
 # -- functions -------------------------------------------------------------------------------------------
+
+
+def _unstable_results(
+    node: Node, expressions: Sequence[Expression | None], below: UnstableColumns, uses: FloatUses
+) -> dict[ColumnId, str]:
+    """Which of a node's columns are unstable, whose values are these expressions."""
+    unstable: dict[ColumnId, str] = {}
+    for column, expression in zip(node.columns, expressions, strict=True):
+        read = frozenset({column}) if expression is None else expression.references
+        texts = [below[each] for each in sorted(read) if each in below]
+        if texts and (expression is None or uses.passes_on(expression, below)):
+            unstable[column] = texts[0]
+        elif texts:
+            uses.report(node, read, below)
+    return unstable
 
 
 def inner_join_of(node: Node) -> Join | None:

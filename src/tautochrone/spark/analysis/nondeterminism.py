@@ -18,12 +18,29 @@ __all__ = [
     "nondeterministic_function",
     "order_insensitive_arrays",
     "range_window_nondeterminism",
+    "rounds_by_order",
     "unordered_rows_window_nondeterminism",
 ]
 
 _ANY_ROW = {"First": "first()", "Last": "last()", "Mode": "mode()"}
 _ARRAYS = {"CollectList": "collect_list()", "CollectSet": "collect_set()"}
 _MAX_BY = {"MaxBy": "max_by()", "MinBy": "min_by()"}
+_APPROXIMATE = frozenset(
+    {
+        *(
+            "ApproximatePercentile",
+            "HistogramNumeric",
+            "ApproxTopK",
+            "ApproxTopKAccumulate",
+            "ApproxTopKCombine",
+        ),
+        *("HllSketchAgg", "HllUnionAgg", "KllSketchAggBigint", "KllSketchAggFloat", "KllSketchAggDouble"),
+        *("KllMergeAggBigint", "KllMergeAggFloat", "KllMergeAggDouble"),
+        *("ThetaSketchAgg", "ThetaUnionAgg", "ThetaIntersectionAgg"),
+    }
+)
+"""Functions that summarize as rows arrive: what they drop depends on the order. HyperLogLog++, count-min
+sketches and bitmaps drop nothing: parts give the same in any order."""
 _ORDER_SENSITIVE = frozenset({*_ANY_ROW, *_ARRAYS, *_MAX_BY, "ListAgg"})
 # -0.0 equals 0.0 in an order, but functions of the two differ: 1/x, or the cast to a string.
 _SIGNED_ZERO = ("FLOAT", "DOUBLE")
@@ -57,11 +74,40 @@ def nondeterministic_function(function: JavaObject, keys: Sequence[JavaObject] =
         return f"{_ARRAYS[name]} returns elements in any order: use sort_array()"
     if name in _MAX_BY and not _order_determines(function.orderingExpr(), function.valueExpr()):
         return f"{_MAX_BY[name]} picks an arbitrary row of a tie: order by a struct that ends with the value"
+    if name in _APPROXIMATE:
+        return f"{function.prettyName()}() approximates by the order in which rows arrive"
     if name == "ListAgg":
         orders = [entry.child() for entry in items(function.orderExpressions())]
         if not _determined_by(function.child(), orders):
             return "listagg() joins in any order the values that tie in WITHIN GROUP"
     return None
+
+
+_STABLE = frozenset(
+    {
+        *("Min", "Max", "First", "Last", "MinBy", "MaxBy", "Mode", "Percentile", "PercentileDisc", "ListAgg"),
+        *("CollectList", "CollectSet", "NthValue", "Lag", "Lead", "PercentRank", "CumeDist"),
+    }
+)
+"""Functions that add up no floats: the same rows give the same bits."""
+_SMALL_SUMMANDS = ("tinyint", "smallint", "int")
+"""The sum of four million INTs is exact as a DOUBLE, in which Spark's AVG adds up integers."""
+
+
+def rounds_by_order(function: JavaObject) -> bool:
+    """Whether the last digits of a function's result depend on the order of the rows: it adds up floats.
+
+    Args:
+        function: Catalyst's aggregate or window function.
+    """
+    result = str(function.dataType().catalogString())
+    if kind(function) in _STABLE or not ("double" in result or "float" in result):
+        return False
+    if kind(function) != "Average":
+        return True
+    argument = function.children().apply(0)
+    # Spark's optimizer averages decimals of at most 11 digits as integers.
+    return kind(argument) != "UnscaledValue" and argument.dataType().catalogString() not in _SMALL_SUMMANDS
 
 
 def range_window_nondeterminism(window: JavaObject) -> str | None:

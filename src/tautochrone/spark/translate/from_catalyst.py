@@ -44,6 +44,7 @@ from tautochrone.spark.translate.from_catalyst_windows import (
     translate_window,
 )
 from tautochrone.spark.translate.translation_context import TranslationContext
+from tautochrone.spark.translate.unstable_floats import uses_of_unstable_floats
 
 __all__ = ["Translator", "View", "plan_of"]
 
@@ -62,8 +63,10 @@ class View:
         plan: its columns are the query's columns, in their order.
         attributes: Catalyst's attribute of each column id in the plan.
         obstacles: why the query's change cannot be computed from the plan: nondeterministic functions, inputs
-            without versions, operators without a rule. Empty for a query that can be refreshed incrementally.
+            without versions, operators without a rule, uses of unstable floats. Empty for a query that can be
+            refreshed incrementally.
         nondeterminism: those obstacles because of which the query has several right results.
+        float_uses: those obstacles that are uses of unstable floats. The plan gives the query's rows still.
         breaks_ties: somewhere the plan orders tied rows by all columns, where Spark may take any order.
     """
 
@@ -71,6 +74,7 @@ class View:
     attributes: Mapping[ColumnId, JavaObject]
     obstacles: tuple[str, ...]
     nondeterminism: tuple[str, ...] = ()
+    float_uses: tuple[str, ...] = ()
     breaks_ties: bool = False
 
     @property
@@ -112,11 +116,14 @@ def _plan_of(frame: DataFrame, catalog: str) -> View:
         translator.obstacles = [f"{reason} returns other values each time"]
     plan = _prune_columns(plan)
     obstacles = [*translator.obstacles, *_incomparable_columns(plan, translator.attributes)]
+    # One reason is enough.
+    uses = [] if obstacles else uses_of_unstable_floats(plan, translator.attributes, translator.catalyst)
     return View(
         plan=plan,
         attributes=translator.attributes,
-        obstacles=tuple(dict.fromkeys(obstacles)),
+        obstacles=tuple(dict.fromkeys([*obstacles, *uses])),
         nondeterminism=tuple(translator.nondeterminism),
+        float_uses=tuple(uses),
         breaks_ties=translator.breaks_ties,
     )
 

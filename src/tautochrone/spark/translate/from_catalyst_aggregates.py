@@ -17,13 +17,17 @@ from tautochrone.algebra.nodes import (
     Rename,
     Select,
 )
-from tautochrone.spark.analysis.nondeterminism import nondeterministic_function, order_insensitive_arrays
+from tautochrone.spark.analysis.nondeterminism import (
+    nondeterministic_function,
+    order_insensitive_arrays,
+    rounds_by_order,
+)
 from tautochrone.spark.analysis.optimized_plan import DISTINCT_MODE, KNOWN_NULLABLE
-from tautochrone.spark.jvm.catalyst import children_of, decimal_digits, items, kind
+from tautochrone.spark.jvm.catalyst import Catalyst, children_of, decimal_digits, items, kind
 from tautochrone.spark.translate.exact_variance import call_text, sum_types, variance_argument
 from tautochrone.spark.translate.translation_context import TranslationContext
 
-__all__ = ["AggregateTranslation", "sum_rounds"]
+__all__ = ["AggregateTranslation", "sum_may_overflow", "sum_rounds"]
 
 
 def _distinct_aggregate_groups(calls: list[JavaObject]) -> list[list[JavaObject]]:
@@ -260,6 +264,9 @@ class AggregateTranslation:
             argument=None if argument is None or counts_rows else self._filtered(argument, condition),
             condition=translator.expression(condition.get()) if condition.isDefined() else None,
             exact=not type_name.startswith(_INEXACT) or aggregate_function not in _SUMS,
+            may_overflow=aggregate_function in _SUMS
+            and sum_may_overflow(function, translator.catalyst, type_name),
+            unstable=rounds_by_order(function),
             accumulators=self._accumulators(aggregate_function, function, type_name),
             reads=translator.catalyst.references(handle),
             text=call_text(handle),
@@ -328,6 +335,17 @@ def sum_rounds(type_name: str) -> bool:
     """Whether adding two sums of this type rounds: at precision 38 Spark drops a digit of the scale."""
     precision, scale = decimal_digits(type_name) or (0, 0)
     return precision == 38 and scale > 6
+
+
+def sum_may_overflow(function: JavaObject, catalyst: Catalyst, type_name: str) -> bool:
+    """Whether SUM or AVG of arguments of a type becomes NULL when it overflows. Sums of integers wrap."""
+    is_sum = kind(function) == "Sum"
+    sum_type = str(function.dataType().catalogString()) if is_sum else _average_sum(type_name)
+    precision, _ = decimal_digits(sum_type) or (0, 0)
+    # Below that, more than 10¹⁰ rows are needed.
+    if precision < 38 or decimal_digits(type_name) is None:
+        return False
+    return catalyst.session.conf.get("spark.sql.ansi.enabled") != "true"
 
 
 def _average_sum(type_name: str) -> str:

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from py4j.java_gateway import JavaObject
 
 from tautochrone.algebra.nodes import ColumnId, Expression, Node, RunningTotals, Select, TopK, Window
+from tautochrone.algebra.nodes.base import shortened
 from tautochrone.spark.analysis.analyzed_plan import most_rows
 from tautochrone.spark.analysis.nondeterminism import (
     is_first_of_partition,
     range_window_nondeterminism,
+    rounds_by_order,
     unordered_rows_window_nondeterminism,
 )
 from tautochrone.spark.jvm.catalyst import Catalyst, items, kind
-from tautochrone.spark.translate.from_catalyst_aggregates import sum_rounds
+from tautochrone.spark.translate.from_catalyst_aggregates import sum_may_overflow, sum_rounds
 from tautochrone.spark.translate.translation_context import TranslationContext
 
 __all__ = ["first_rows_of_window", "translate_limit", "translate_window"]
@@ -37,7 +39,8 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
     """The nodes of window functions, over the first rows of their order alone if `first_rows` is given.
 
     Functions over ROWS frames get a total order, otherwise ties would be broken at random. Ranks give ties
-    the same number, so their order stays as it is in the query.
+    the same number, so their order stays as it is in the query. Sums of floats over whole partitions without
+    an order get the order of their summands: a partition that is computed again gives the same bits.
     """
     catalyst = translator.catalyst
     child = translator.node(plan.child())
@@ -66,13 +69,28 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
             continue
         sort = [*order, *tie_breakers] if is_ordered else order
         translator.breaks_ties |= len(sort) > len(order)
+        rounded = [entry for entry in functions if rounds_by_order(_function_of(entry))]
+        if rounded and not order:
+            sort = _order_of_summands(translator, child, rounded)
+        is_total = is_ordered or bool(sort and not order) or not tie_breakers
+        unstable = {
+            translator.register(entry.toAttribute()): shortened(str(_function_of(entry).toString()))
+            for entry in ([] if is_total else rounded)
+        }
         handle = catalyst.logical("Window")(
             catalyst.seq(functions), plan.partitionSpec(), catalyst.seq(sort), plan.child(), plan.hint()
         )
         outputs = tuple(translator.register(entry.toAttribute()) for entry in functions)
-        running = None if partition else _running_totals(translator, child, functions, sort)
+        running = None if partition or not order else _running_totals(translator, child, functions, sort)
         columns = (*child.columns, *outputs)
-        child = Window(columns=columns, child=child, handle=handle, partition=keys, running=running)
+        child = Window(
+            columns=columns,
+            child=child,
+            handle=handle,
+            partition=keys,
+            running=running,
+            unstable=unstable,
+        )
     if results:
         computed = {catalyst.column_id(entry.toAttribute()): entry for entry in results}
         return translator.project(
@@ -80,6 +98,26 @@ def translate_window(translator: TranslationContext, plan: JavaObject, first_row
         )
     columns = tuple(dict.fromkeys(translator.register_all(plan.output())))
     return child if child.columns == columns else Select(columns=columns, child=child)
+
+
+def _function_of(entry: JavaObject) -> JavaObject:
+    """The function of a window function under an alias."""
+    function = entry.child().windowFunction()
+    return function.aggregateFunction() if kind(function) == "AggregateExpression" else function
+
+
+def _order_of_summands(
+    translator: TranslationContext, child: Node, functions: Sequence[JavaObject]
+) -> list[JavaObject]:
+    """An order in which all ties have the same values in these window functions; empty if there is none."""
+    catalyst = translator.catalyst
+    columns = frozenset[ColumnId]().union(
+        *(catalyst.references(entry.child().windowFunction()) for entry in functions)
+    )
+    attributes = [translator.attributes[column] for column in child.columns if column in columns]
+    if any(str(each.dataType().catalogString()).startswith(_UNORDERABLE) for each in attributes):
+        return []
+    return [catalyst.ascending(attribute) for attribute in attributes]
 
 
 def _with_partition_keys(
@@ -372,9 +410,10 @@ def _total_function(catalyst: Catalyst, window: JavaObject) -> JavaObject | None
         return None
     if kind(function) != "Sum":
         return call if _is_one_of(function.dataType(), _ORDERED) else None
-    if not _is_one_of(function.dataType(), _EXACT) or sum_rounds(str(function.dataType().catalogString())):
+    sum_type = str(function.dataType().catalogString())
+    if not _is_one_of(function.dataType(), _EXACT) or sum_rounds(sum_type):
         return None
-    return call
+    return None if sum_may_overflow(function, catalyst, sum_type) else call
 
 
 def _result_over_all_rows(
