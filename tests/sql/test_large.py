@@ -87,6 +87,41 @@ def test_large_result_of_a_small_change_stays_off_the_driver(
     assert not on_driver
 
 
+def test_one_changed_row_that_meets_many(testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows changed, and only the join knows how many rows of the view that are."""
+    on_driver: list[int] = []
+    local_relation = engine.local_relation
+
+    def recorded_local_relation(*frames: DataFrame, **named: Any) -> tuple[JavaObject, int]:
+        relation, rows = local_relation(*frames, **named)
+        on_driver.append(rows)
+        return relation, rows
+
+    monkeypatch.setattr(engine, "local_relation", recorded_local_relation)
+    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 50)
+    monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 50)
+    table = "USING iceberg TBLPROPERTIES ('format-version' = '3', 'write.update.mode' = 'merge-on-read') AS"
+    testbed.sql(
+        "CREATE NAMESPACE lake.src",
+        f"CREATE TABLE lake.src.facts {table} SELECT id, id % 2 AS d FROM range(4000)",
+        f"CREATE TABLE lake.src.dim {table} SELECT id, concat('n', id) AS name FROM range(3)",
+    )
+    testbed.view("joined", "SELECT f.id, d.name FROM src.facts f JOIN src.dim d ON f.d = d.id")
+    testbed.view(
+        "counted",
+        "SELECT f.id, count(*) AS n, max(name) AS name FROM src.facts f JOIN src.dim d "
+        "ON f.d = d.id GROUP BY f.id",
+    )
+    testbed.view("numbered", "SELECT id, row_number() OVER (PARTITION BY d ORDER BY id) AS n FROM src.facts")
+    testbed.checkpoint()
+    testbed.sql(
+        "UPDATE lake.src.dim SET name = 'other' WHERE id = 0", "DELETE FROM lake.src.facts WHERE id = 1"
+    )
+    happened = testbed.checkpoint(restart=False)
+    assert happened.refresh("joined")["rows_deleted"] == 2001
+    assert max(on_driver) < 1000
+
+
 @pytest.mark.parametrize("local_rows", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_more_keys_than_literals(
     testbed: ViewTestbed, monkeypatch: pytest.MonkeyPatch, local_rows: int | None

@@ -86,8 +86,8 @@ public final class DriverScan {
     private static final Set PLAIN_OPERATORS = new HashSet(Arrays.asList(new String[] {
         "LocalTableScanExec", "ProjectExec", "FilterExec", "CoalesceExec", "UnionExec", "HashAggregateExec",
         "SortAggregateExec", "ObjectHashAggregateExec", "ShuffledHashJoinExec", "SortMergeJoinExec", "SortExec",
-        "TakeOrderedAndProjectExec", "WindowExec", "ExpandExec", "GenerateExec", "WholeStageCodegenExec",
-        "InputAdapter"}));
+        "TakeOrderedAndProjectExec", "WindowExec", "ExpandExec", "GenerateExec", "LocalLimitExec",
+        "WholeStageCodegenExec", "InputAdapter"}));
     private static final String[][] INTERPRETED = {
         {"spark.sql.codegen.wholeStage", "false"}, {"spark.sql.codegen.factoryMode", "NO_CODEGEN"}};
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();

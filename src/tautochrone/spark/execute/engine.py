@@ -40,6 +40,7 @@ from tautochrone.spark.execute.materialize import (
     computed_on_executors,
     fits_on_driver,
     local_relation,
+    rows_up_to,
     unpersist,
 )
 from tautochrone.spark.execute.repeated_plans import (
@@ -182,15 +183,21 @@ class SparkEngine:
         repeated = self._materialize_repeated(plan) if fits else None
         if repeated is not None:
             return repeated
-        if not fits:
-            handle, rows = self._materialize_uncounted(plan.columns, self.lowering.frame(plan))
-        else:
-            # Each part is computed on the driver; a union of them would need a Spark job.
-            parts = row_wise_parts(plan) or (plan,)
-            handle, rows = self._materialize_on_driver(
-                plan.columns, *(self.lowering.frame(part) for part in parts)
-            )
+        result = self._materialize_few(plan) if fits else None
+        if result is None:
+            result = self._materialize_uncounted(plan.columns, self.lowering.frame(plan))
+        handle, rows = result
         return Materialized(columns=plan.columns, handle=handle, rows=rows)
+
+    def _materialize_few(self, plan: Node) -> tuple[JavaObject, int] | None:
+        """A local relation of rows that should be few; None when they are too many."""
+        # Each part is computed on the driver; a union of them would need a Spark job.
+        frames = [self.lowering.frame(part) for part in row_wise_parts(plan) or (plan,)]
+        if not self._may_multiply(plan):
+            return self._materialize_on_driver(plan.columns, *frames)
+        limited = [rows_up_to(frame, limits.MAX_DRIVER_ROWS) for frame in frames]
+        handle, rows = self._materialize_on_driver(plan.columns, *limited)
+        return (handle, rows) if fits_on_driver(rows) else None
 
     def _materialize_repeated(self, plan: Node) -> Materialized | None:
         """The same by a plan that an earlier refresh made of the same shape; None if that is not possible."""
@@ -369,13 +376,17 @@ class SparkEngine:
     def _is_known_to_fit_on_driver(self, plan: Node) -> bool:
         """Whether a plan's result may be collected to the driver without counting its rows first.
 
-        A plan over few changed rows gives few rows, unless it reads a large materialized result.
+        A plan over few changed rows gives few rows, unless it reads a large materialized result, or each may
+        meet many rows of a large input.
         """
         results = [leaf for leaf in walk(plan) if isinstance(leaf, Materialized)]
         if fits_on_driver(self.delta_rows) and all(fits_on_driver(result.rows) for result in results):
             return True
         rows = plan.max_rows(self._leaf_rows)
         return rows is not None and fits_on_driver(rows)
+
+    def _may_multiply(self, plan: Node) -> bool:
+        return plan.may_multiply(lambda leaf: are_few(self._leaf_rows(leaf)))
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -564,7 +575,7 @@ def with_total_order(frame: DataFrame, catalog: str) -> DataFrame | None:
         catalog: the lake's.
     """
     view = plan_of(frame, catalog)
-    if view.obstacles or not view.breaks_ties:
+    if view.obstacles != view.float_uses or not view.breaks_ties:
         return None
     session = frame.sparkSession
 

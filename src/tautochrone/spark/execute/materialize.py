@@ -28,6 +28,7 @@ __all__ = [
     "materialize_few",
     "materialize_if_small",
     "materialize_up_to",
+    "rows_up_to",
     "unpersist",
 ]
 
@@ -130,13 +131,18 @@ def materialize(frame: DataFrame, *, max_rows: int) -> tuple[DataFrame, int]:
     )
 
 
-def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] | None:
-    """Like `materialize`; None when there are more than `max_rows` rows. Not all are computed then."""
+def rows_up_to(frame: DataFrame, max_rows: int) -> DataFrame:
+    """The rows of a DataFrame, or more than `max_rows` of them: each task stops by itself."""
     catalyst = Catalyst(frame.sparkSession)
     plan = analyzed_plan(frame)
-    # A LocalLimit stops each task by itself. A global limit would run one partition after another.
+    # A global limit would run one partition after another.
     limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
-    cached, rows = computed_on_executors(dataframe_of_plan(frame.sparkSession, limited))
+    return dataframe_of_plan(frame.sparkSession, limited)
+
+
+def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] | None:
+    """Like `materialize`; None when there are more than `max_rows` rows. Not all are computed then."""
+    cached, rows = computed_on_executors(rows_up_to(frame, max_rows))
     if rows <= max_rows:
         return _on_driver_if_it_fits(cached, rows)
     unpersist(cached)
@@ -145,11 +151,7 @@ def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] 
 
 def materialize_few(frame: DataFrame, max_rows: int) -> DataFrame | None:
     """The rows computed now, by one job, and kept on the driver; None when there are more than `max_rows`."""
-    catalyst = Catalyst(frame.sparkSession)
-    plan = analyzed_plan(frame)
-    # Each task stops by itself, so that the driver gets at most so many rows from each.
-    limited = catalyst.logical("LocalLimit")(catalyst.literal(max_rows + 1), plan)
-    relation, rows = local_relation(dataframe_of_plan(frame.sparkSession, limited))
+    relation, rows = local_relation(rows_up_to(frame, max_rows))
     return dataframe_of_plan(frame.sparkSession, relation) if rows <= max_rows else None
 
 
