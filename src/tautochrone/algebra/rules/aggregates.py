@@ -205,7 +205,7 @@ def _merged_groups(
     if merged.rows == 0:
         return None
     # Insert-only change: no extremum can be invalidated.
-    if insert_only or not any(call.may_need_recompute for call in node.calls):
+    if not any(call.may_overflow or (call.may_need_recompute and not insert_only) for call in node.calls):
         return merged, before
     insufficient = engine.materialize(FlagFilter(columns=with_flag, child=merged, flag=recompute))
     if insufficient.rows == 0:
@@ -220,7 +220,9 @@ def _recomputed_groups(
     node: Aggregate, groups: Materialized, before: tuple[ColumnId, ...], context: Differentiator
 ) -> Node:
     """The given groups with their accumulators before, and those after read again from the child's rows."""
-    context.record(node, "groups read again: a delete removed their value")
+    overflows = any(call.may_overflow for call in node.calls)
+    cause = "a delete removed their value" + (", or a sum overflowed" if overflows else "")
+    context.record(node, f"groups read again: {cause}")
     rows = context.rows_after(node.child)
     on = tuple((key, key) for key in node.keys)
     if on:

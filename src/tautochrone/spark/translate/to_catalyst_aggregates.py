@@ -13,6 +13,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from tautochrone.algebra.nodes import (
     MERGE_FUNCTIONS,
@@ -70,14 +71,15 @@ class AggregateLowering:
     # -- Z-sets -----------------------------------------------------------------------------------
 
     def _consolidate(self, node: Consolidate) -> JavaObject:
-        """Equal rows with opposite weights cancel; the remaining ones occur once per copy, with weight ±1."""
+        """Equal rows with opposite weights cancel; the remaining ones occur once per copy, with weight ±1.
+
+        GROUP BY takes -0.0 for 0.0, but functions of the two differ: these do not cancel.
+        """
         lowering = self._lowering
-        rows = [quoted(column) for column in node.columns[:-1]]
-        summed = (
-            lowering.coalesced_frame_named_by_ids(node.child)
-            .groupBy(*rows)
-            .agg(sf.expr(f"sum({WEIGHT}) AS taut_sum"))
-        )
+        frame = lowering.coalesced_frame_named_by_ids(node.child)
+        keys, aggregates, rows = _zset_grouping(frame.schema)
+        sums = (f"sum({WEIGHT}) AS taut_sum", *aggregates)
+        summed = frame.groupBy(*map(sf.expr, keys)).agg(*map(sf.expr, sums))
         copies = "explode(array_repeat(CAST(signum(taut_sum) AS INT), CAST(abs(taut_sum) AS INT)))"
         return lowering.with_column_ids(
             select_expressions(summed.where("taut_sum <> 0"), [*rows, copies]), node.columns
@@ -147,11 +149,14 @@ class AggregateLowering:
         return [f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} > 0)"]
 
     def _removed(self, call: AggregateCall, names: Mapping[int, ColumnId]) -> str:
-        """SQL of the extremum or the number of removed values. `_merge` decides by it whether a group must be
+        """SQL of the extremum or the number of removed values, or the number of all values of a sum that may
+        overflow. `_merge` decides by it whether a group must be
         recomputed."""
         counts, value = _counting_condition(call, names)
         if call.function in (AggregateFunction.MIN, AggregateFunction.MAX):
             return f"{call.function}({value}) FILTER (WHERE {counts} AND {WEIGHT} < 0)"
+        if call.may_overflow:
+            return f"count_if({counts})"
         if call.exact and call.function not in MERGE_FUNCTIONS:
             return "0L"
         return f"count_if({counts} AND {WEIGHT} < 0)"
@@ -198,6 +203,10 @@ class AggregateLowering:
             *sums, count = call.accumulators
             merged_count = _plus(count)
             merged = [f"CASE WHEN ({merged_count}) > 0 THEN {self._total(column)} END" for column in sums]
+            if call.may_overflow:
+                # A sum of values that is NULL has overflowed, before, in the change, or now.
+                stale = f"{before} IS NULL AND old.{count} > 0 OR {add} IS NULL AND new.{removed} > 0"
+                return [*merged, merged_count], f"{stale} OR ({merged_count}) > 0 AND {merged[0]} IS NULL"
             return [*merged, merged_count], "false" if call.exact else f"new.{removed} > 0"
         if call.function in _BITS:
             combined = f"CAST({before} {_BITS[call.function]} {add} AS {self._type(first)})"
@@ -319,6 +328,26 @@ class AggregateLowering:
 
     def _type(self, column: ColumnId) -> str:
         return str(self._lowering.columns.attribute(column).dataType().sql()).lower()
+
+
+def _zset_grouping(schema: StructType) -> tuple[list[str], list[str], list[str]]:
+    """SQL by which equal rows of a Z-set are grouped, whose last column is the weight: the keys, and more
+    aggregates; and the columns of the rows from both."""
+    keys, aggregates, columns = list[str](), list[str](), list[str]()
+    for position, column in enumerate(schema.fields[:-1]):
+        name, kind_of_column = quoted(column.name), column.dataType.simpleString()
+        keys.append(name)
+        if kind_of_column in ("float", "double"):
+            is_negative = f"taut_zero{position}"
+            keys.append(f"{name} = 0 AND CAST({name} AS STRING) = '-0.0' AS {is_negative}")
+            columns.append(f"CASE WHEN {is_negative} THEN -{name} ELSE {name} END")
+        elif "float" in kind_of_column or "double" in kind_of_column:
+            keys.append(f"CAST({name} AS STRING) AS taut_text{position}")
+            aggregates.append(f"first({name}) AS taut_row{position}")
+            columns.append(f"taut_row{position}")
+        else:
+            columns.append(name)
+    return keys, aggregates, columns
 
 
 def _expressions(aggregate: Aggregate) -> list[Expression]:
