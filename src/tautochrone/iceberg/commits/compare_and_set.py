@@ -291,30 +291,59 @@ def compare_and_set(
         The table as it was when the commit was found or made (reload for what it is now).
 
     Raises:
-        CommitOutcomeUnknownError: still unknown after many attempts.
+        CommitOutcomeUnknownError: still unknown after many attempts, or the table could not be read again
+            after an attempt without an answer.
+        ConflictError: from `build`; no attempt was committed.
         LakeError: `LAKE_CLOCK_BEHIND`, where the catalog's server builds the metadata.
     """
-    last: Exception | None = None
+    last: LakeError | None = None
+    unanswered: CommitOutcomeUnknownError | None = None
     for attempt in range(_ATTEMPTS):
-        loaded = load(iceberg, name)
-        if (attempt or ask_first) and done(loaded):
-            return loaded
         try:
-            if loaded.last_updated_ms > now_ms() and is_of_the_future(loaded.metadata):
-                earlier = with_current_time(iceberg, loaded.metadata)
-                effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, earlier))
-                loaded = load(iceberg, name)
-            updated = _built(name, build, loaded)
-            effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, updated))
-        except (MetadataMovedError, CommitOutcomeUnknownError) as error:
-            last = error
-            continue
-        return loaded
+            loaded = load(iceberg, name)
+            if (attempt or ask_first) and done(loaded):
+                return loaded
+            try:
+                return _attempt(iceberg, name, effects, step, build, loaded)
+            except MetadataMovedError as error:
+                last = error
+            except CommitOutcomeUnknownError as error:
+                last = unanswered = error
+        except ConflictError:
+            # The metadata that was just read is another one, and does not hold an earlier attempt.
+            raise
+        except (LakeError, Py4JError) as error:
+            if unanswered is None:
+                raise
+            raise CommitOutcomeUnknownError(
+                "COMMIT_OUTCOME_UNKNOWN",
+                f"{name}: the catalog gave no answer to a commit ({unanswered.message}), and then the table "
+                f"could not be read: {error.message if isinstance(error, LakeError) else error}",
+                hint="the next run reads the table and goes on from there",
+            ) from error
     raise CommitOutcomeUnknownError(
         "COMMIT_OUTCOME_UNKNOWN",
         f"{name}: {_ATTEMPTS} attempts to commit met a moving table or a silent catalog",
         hint="the next run reads the table and goes on from there",
     ) from last
+
+
+def _attempt(
+    iceberg: Iceberg,
+    name: TableName,
+    effects: Effects,
+    step: Step,
+    build: Callable[[Loaded], Any],
+    loaded: Loaded,
+) -> Loaded:
+    """Commit once, on top of `loaded`, or of the same metadata with the current time."""
+    if loaded.last_updated_ms > now_ms() and is_of_the_future(loaded.metadata):
+        earlier = with_current_time(iceberg, loaded.metadata)
+        effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, earlier))
+        loaded = load(iceberg, name)
+    updated = _built(name, build, loaded)
+    effects.perform(step, str(name), partial(_commit, iceberg, name, loaded, updated))
+    return loaded
 
 
 def _built(name: TableName, build: Callable[[Loaded], Any], loaded: Loaded) -> Any:

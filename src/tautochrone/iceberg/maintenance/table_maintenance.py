@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tautochrone.errors import CommitOutcomeUnknownError, ConflictError, LakeError
+from tautochrone.errors import ConflictError, LakeError
 from tautochrone.iceberg.changes.changed_files import file_tasks, in_history
 from tautochrone.iceberg.commits.compare_and_set import (
     MAIN,
@@ -118,14 +118,14 @@ class IcebergMaintenance(IcebergReading):
         if not groups:
             return Compacted(table=self._name)
         paths = self._written(groups)
+        attempted_versions: list[Version] = []
         try:
             with exclusive:
-                version = self._swap(fork, commit_metadata, groups, at_ms)
-        except CommitOutcomeUnknownError:
-            # The commit may have succeeded, so the files must not be deleted.
-            raise
-        except LakeError:
-            self._remove(fork.handle, paths, Step.LAKE_CLEAN)
+                version = self._swap(fork, commit_metadata, groups, at_ms, attempted_versions)
+        except LakeError as error:
+            # After any other error of an attempt, main may name the files: orphan removal asks it.
+            if isinstance(error, ConflictError) or not attempted_versions:
+                self._remove(fork.handle, paths, Step.LAKE_CLEAN)
             raise
         return Compacted(
             table=self._name,
@@ -165,7 +165,7 @@ class IcebergMaintenance(IcebergReading):
             update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))
 
         with exclusive:
-            version = self._replace(Step.LAKE_SHORTEN, fork, commit_metadata, rewrite)
+            version = self._replace(Step.LAKE_SHORTEN, fork, commit_metadata, rewrite, [])
         rows = functions.task_rows(tasks)
         return Dropped(table=self._name, version=version, files=int(tasks.size()), rows=rows)
 
@@ -235,7 +235,12 @@ class IcebergMaintenance(IcebergReading):
         return [path for group in groups for path in self._iceberg.functions.paths(group.after)]
 
     def _swap(
-        self, fork: Fork, commit_metadata: CommitMetadata, groups: Sequence[_Rewritten], at_ms: int
+        self,
+        fork: Fork,
+        commit_metadata: CommitMetadata,
+        groups: Sequence[_Rewritten],
+        at_ms: int,
+        attempted_versions: list[Version],
     ) -> Version:
         sequence = int(fork.handle.metadata.snapshot(int(fork.version)).sequenceNumber())
 
@@ -247,7 +252,7 @@ class IcebergMaintenance(IcebergReading):
                 update.rewriteFiles(group.before, group.vectors, group.after, nothing)
             update.set(COMMIT_METADATA_KEY, encode(commit_metadata))
 
-        return self._replace(Step.LAKE_COMPACT, fork, commit_metadata, rewrite)
+        return self._replace(Step.LAKE_COMPACT, fork, commit_metadata, rewrite, attempted_versions)
 
     def _replace(
         self,
@@ -255,9 +260,13 @@ class IcebergMaintenance(IcebergReading):
         fork: Fork,
         commit_metadata: CommitMetadata,
         rewrite: Callable[[Loaded, Any], None],
+        attempted_versions: list[Version],
     ) -> Version:
-        """One commit that exchanges files, and is no change to follow."""
-        attempted_versions: list[Version] = []
+        """One commit that exchanges files, and is no change to follow.
+
+        Args:
+            attempted_versions: gets the version of each attempt.
+        """
 
         def build(loaded: Loaded) -> Any:
             check_fence(self._name, loaded, commit_metadata.fence)
