@@ -44,6 +44,7 @@ _BEFORE_THE_LAST = (
     "ALTER TABLE jobs DROP COLUMN report",
     "ALTER TABLE jobs DROP COLUMN ended",
     "ALTER TABLE datasets DROP COLUMN pending_change",
+    "ALTER TABLE pins DROP COLUMN followed",
     "UPDATE alembic_version SET version_num = 'r0001'",
 )
 """Make a store one of the first release, but for what the last migration adds."""
@@ -57,7 +58,7 @@ def test_a_store_of_the_first_release_is_upgraded(database: Backing) -> None:
     with database.open() as store:
         store.jobs.start_run("shop", "shop", [])
         incarnation = store.incarnation
-    for statement in (*_BEFORE_THE_LAST, "ALTER TABLE pins DROP COLUMN followed"):
+    for statement in (*_BEFORE_THE_LAST, "ALTER TABLE versions DROP COLUMN ended_by"):
         database.execute(statement)
     with database.open() as store:
         assert store.incarnation == incarnation
@@ -74,7 +75,7 @@ def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(database: Backin
         database.execute(statement)
     with pytest.raises(MetaError, match="META_STORE_FAILED"):
         database.open()
-    database.execute("ALTER TABLE pins DROP COLUMN followed")
+    database.execute("ALTER TABLE versions DROP COLUMN ended_by")
     with database.open() as store:
         assert store.alarms.current() == ()
 

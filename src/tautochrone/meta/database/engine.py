@@ -23,7 +23,7 @@ from tautochrone.meta.database.tables import metadata
 
 __all__ = ["HEAD", "StoreDatabase", "parsed_url"]
 
-HEAD = "r0005"
+HEAD = "r0006"
 """The newest migration. It is compared first, so that an up-to-date store never imports alembic."""
 
 _UNRELEASED = frozenset(f"{number:04}" for number in range(1, 21))

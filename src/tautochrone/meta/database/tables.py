@@ -207,6 +207,7 @@ versions = Table(
     Column("version", String(255), nullable=False),
     Column("from_checkpoint", BigInteger, nullable=False),
     Column("to_checkpoint", BigInteger),
+    Column("ended_by", BigInteger),
     Column("confirmed", BigInteger, nullable=False),
     Column("is_root", Boolean, nullable=False),
     UniqueConstraint("job", "table_name", "from_checkpoint", name="versions_start"),
@@ -214,7 +215,8 @@ versions = Table(
     Index("versions_by_end", "to_checkpoint"),
 )
 """A version of a table over an interval of checkpoints; without an end it is the current one. `job` writes
-the table; for external tables it is empty.
+the table; for external tables it is empty. `ended_by` is the checkpoint that has another version or none;
+it is empty where something else ended the interval, such as a revision.
 
 `confirmed` is the newest checkpoint for which the version was recorded: an interval without an end also
 covers an open checkpoint for which no version of the table was recorded yet.

@@ -138,7 +138,7 @@ def _insert(
     stretched = connection.execute(
         update(t.versions)
         .where(before, _V.to_checkpoint == start - 1)
-        .values(to_checkpoint=end, confirmed=start)
+        .values(to_checkpoint=end, ended_by=_next(end), confirmed=start)
     ).rowcount
     if not stretched:
         _add(connection, job, table, version, start, end, root)
@@ -153,10 +153,15 @@ def _add(
         "version": version,
         "from_checkpoint": start,
         "to_checkpoint": end,
+        "ended_by": _next(end),
         "confirmed": start,
         "is_root": root,
     }
     connection.execute(_ADD, values)
+
+
+def _next(end: int | None) -> int | None:
+    return None if end is None else end + 1
 
 
 def record(
@@ -169,7 +174,7 @@ def record(
         return
     if row is not None and row.from_checkpoint != number:
         # The preceding interval is this one, which has another version.
-        connection.execute(_CHANGE, {"of_row": row.id, "to_checkpoint": number - 1})
+        connection.execute(_CHANGE, {"of_row": row.id, "to_checkpoint": number - 1, "ended_by": number})
         _add(connection, job, table, version, number, None, root)
         return
     if row is not None:
@@ -181,7 +186,7 @@ def close_before(connection: Connection, job: str, table: str, number: int) -> N
     """End the table's interval before the open checkpoint `number`, for which it has no version."""
     row = _current(connection, job, table)
     if row is not None and row.from_checkpoint < number:
-        connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=number - 1))
+        connection.execute(_CHANGE, {"of_row": row.id, "to_checkpoint": number - 1, "ended_by": number})
 
 
 def retire(connection: Connection, job: str, table: str) -> None:
@@ -220,21 +225,23 @@ def repair(connection: Connection, job: str, table: str, version: str, number: i
 
 
 def discard(connection: Connection, number: int) -> None:
-    """Remove what was recorded for an aborted checkpoint, so that the older versions continue.
+    """Remove what was recorded for an aborted checkpoint, so that the versions that it ended continue.
 
-    A version that a later checkpoint has too begins there instead.
+    A version that a later checkpoint has too begins there instead. What ended otherwise stays ended: by a
+    revision, because its table was dropped or is no longer external.
     """
     begun = _V.from_checkpoint == number
     connection.execute(delete(t.versions).where(begun, _V.confirmed == number))
     connection.execute(update(t.versions).where(begun).values(from_checkpoint=number + 1))
     retired = select(t.datasets.c.name).where(t.datasets.c.retired)
-    ended = select(t.versions).where(_V.to_checkpoint == number - 1, _V.table_name.not_in(retired))
+    is_of_job = (_V.job == EXTERNAL) & _V.table_name.in_(select(t.datasets.c.name))
+    ended = select(t.versions).where(_V.ended_by == number, _V.table_name.not_in(retired), ~is_of_job)
     for row in connection.execute(ended).all():
         of_table = (_V.job == row.job) & (_V.table_name == row.table_name)
         following = select(func.min(_V.from_checkpoint)).where(of_table, _V.from_checkpoint > number)
         later = connection.execute(following).scalar()
         end = None if later is None else later - 1
-        connection.execute(update(t.versions).where(_V.id == row.id).values(to_checkpoint=end))
+        connection.execute(_CHANGE, {"of_row": row.id, "to_checkpoint": end, "ended_by": later})
 
 
 def recorded(connection: Connection, job: str, number: int) -> dict[str, str]:
