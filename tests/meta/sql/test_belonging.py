@@ -12,8 +12,11 @@ from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.project_build import BuildState, ProjectBuild
 from tautochrone.model.reason import unclassified
+from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
+from tautochrone.model.sink import SinkDeclaration
 
 ORDERS, SALES = (TableName("lake", ("default",), name) for name in ("orders", "sales"))
 STREAM, VIEW = DatasetKind.STREAMING_TABLE.value, DatasetKind.MATERIALIZED_VIEW.value
@@ -86,6 +89,41 @@ def test_renamed_pipeline_keeps_history_and_fences_old_name(store: Store) -> Non
     newest = store.jobs.take_over("store")
     assert newest > fence
     assert publish(store, "store", newest, "2") > number
+
+
+def revision(number: int) -> RevisionPlan:
+    table = RevisedTable(
+        table=SALES, action=RevisionAction.ROLL_BACK, reason="", job="shop", version=Version("1")
+    )
+    return RevisionPlan(to=CheckpointNumber(number), tables=(table,))
+
+
+def test_what_is_decided_is_finished_before_a_rename(store: Store) -> None:
+    store.jobs.start_run("shop", "shop", DATASETS)
+    fence = store.jobs.take_over("shop")
+    number = publish(store, "shop", fence, "1")
+    store.revisions.decide("first", revision(number), {"shop": fence})
+    for build in ("built", "kept"):
+        base = CheckpointNumber(number)
+        store.builds.begin(ProjectBuild(id=build, job="shop", base=base, state=BuildState.BUILT))
+    store.builds.decide("shop", fence, "built")
+    store.deliveries.claim(
+        "shop", fence, SinkDeclaration(name="mirror", format="toy", tables=(SALES,)), Fence(0)
+    )
+    store.jobs.end_run("shop", fence)
+    with pytest.raises(MetaError) as raised:
+        store.jobs.rename_pipeline("shop", "store")
+    assert error_class(raised) == "RENAME_NOT_POSSIBLE"
+    assert [each.id for each in store.revisions.pending("shop")] == ["first"]
+    store.revisions.complete("first")
+    with pytest.raises(MetaError) as raised:
+        store.jobs.rename_pipeline("shop", "store")
+    assert error_class(raised) == "RENAME_NOT_POSSIBLE"
+    store.builds.remove("shop", "built")
+    assert store.jobs.rename_pipeline("shop", "store") == 1
+    assert store.revisions.get("first").plan.jobs == ("store",)
+    assert [build.id for build in store.builds.of_job("store")] == ["kept"]
+    assert [sink.job for sink in store.deliveries.sinks()] == ["store"]
 
 
 def test_jobs_with_names_of_their_own_keep_them(store: Store) -> None:

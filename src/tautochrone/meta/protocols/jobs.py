@@ -203,7 +203,8 @@ class Jobs(Protocol):
 
         Raises:
             MetaError: `JOB_RUNNING`, a job of it is running; `JOB_NAME_TAKEN`, `after` is a job of another
-                pipeline, or has a history of its own.
+                pipeline, or has a history of its own; `RENAME_NOT_POSSIBLE`, one of its jobs has
+                begun what is finished under the old name.
         """
 
 

@@ -49,6 +49,8 @@ from tautochrone.meta.queries.source_observations import (
     reset_observations,
 )
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
+from tautochrone.meta.sql.builds import decided_builds
+from tautochrone.meta.sql.revisions import rename_job_of_plans, unfinished_revisions
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
@@ -58,16 +60,7 @@ from tautochrone.model.run_report import RunEnd, RunReport
 __all__ = ["SqlJobs", "SqlRegistrations", "job_running_error"]
 
 _D, _J, _P, _R = t.datasets.c, t.jobs.c, t.checkpoint_jobs.c, t.registrations.c
-_TABLES_BY_JOB = (
-    t.datasets,
-    t.invariants,
-    t.invariants_broken,
-    t.reports,
-    t.checkpoints,
-    t.checkpoint_jobs,
-    t.versions,
-    t.registrations,
-)
+_TABLES_BY_JOB = tuple(table for table in t.metadata.sorted_tables if "job" in table.c)
 """Tables whose rows name a job under `job`."""
 
 
@@ -279,10 +272,10 @@ class SqlJobs(Repository):
                         hint="end it first; a job that was killed counts as running until its lease is over",
                         sqlstate="55006",
                     )
+            jobs = {row.name for row in rows}
+            _require_nothing_decided(connection, jobs, before)
             taken = connection.execute(select(t.jobs).where(_J.name == after)).first()
-            if taken is not None and (
-                taken.pipeline not in (before, after) or any(row.name == before for row in rows)
-            ):
+            if taken is not None and (taken.pipeline not in (before, after) or before in jobs):
                 if taken.pipeline != after or _has_history(connection, after):
                     raise MetaError(
                         "JOB_NAME_TAKEN",
@@ -298,9 +291,10 @@ class SqlJobs(Repository):
             connection.execute(
                 update(t.jobs).where(_J.name == before, _J.pipeline == after).values(name=after)
             )
-            if any(row.name == before for row in rows):
+            if before in jobs:
                 for table in _TABLES_BY_JOB:
                     connection.execute(update(table).where(table.c.job == before).values(job=after))
+                rename_job_of_plans(connection, before, after)
                 waits = t.checkpoint_jobs.c.waits_for
                 connection.execute(update(t.checkpoint_jobs).where(waits == before).values(waits_for=after))
             return len(rows)
@@ -513,6 +507,24 @@ def job_running_error(
 
 def _iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _require_nothing_decided(connection: Connection, jobs: Collection[str], pipeline: str) -> None:
+    """Refuse to rename a pipeline while a job of it has something to do that was decided.
+
+    Raises:
+        MetaError: `RENAME_NOT_POSSIBLE`.
+    """
+    revisions = [f"revision {each}" for each in unfinished_revisions(connection, jobs)]
+    builds = [f"built plan {each}" for each in decided_builds(connection, jobs)]
+    for decided in (*revisions, *builds):
+        raise MetaError(
+            "RENAME_NOT_POSSIBLE",
+            f"Pipeline {pipeline} cannot be renamed: {decided} is decided and not carried out",
+            hint=f"put the name {pipeline} back into the spec and let `taut run` carry it out; a built plan may "
+            "be dropped instead, by `taut plan --drop`; then rename",
+            sqlstate="55000",
+        )
 
 
 def _require_pipeline(job: str, current: str, pipeline: str) -> None:

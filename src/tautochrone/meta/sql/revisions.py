@@ -23,7 +23,7 @@ from tautochrone.model.jobs import Part
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.revision import RevisedTable, Revision, RevisionPlan, RevisionState
 
-__all__ = ["SqlRevisions", "require_no_pending_revision"]
+__all__ = ["SqlRevisions", "rename_job_of_plans", "require_no_pending_revision", "unfinished_revisions"]
 
 
 _C, _P, _R, _V = t.checkpoints.c, t.checkpoint_jobs.c, t.revisions.c, t.versions.c
@@ -143,6 +143,21 @@ def require_no_pending_revision(connection: Connection, jobs: frozenset[str]) ->
                 hint="`taut revise` without names finishes it, and so does a run of such a job",
                 retryable=True,
             )
+
+
+def unfinished_revisions(connection: Connection, jobs: Collection[str]) -> list[str]:
+    """The ids of revisions of these jobs that are decided and not carried out."""
+    return [each.id for each in _pending(connection) if set(each.plan.jobs) & set(jobs)]
+
+
+def rename_job_of_plans(connection: Connection, before: str, after: str) -> None:
+    """The plans of all revisions name the job by its new name."""
+    for row in connection.execute(select(t.revisions)).all():
+        plan = RevisionPlan.from_json(row.plan)
+        tables = tuple(replace(each, job=after) if each.job == before else each for each in plan.tables)
+        if tables != plan.tables:
+            renamed = replace(plan, tables=tables).as_json()
+            connection.execute(update(t.revisions).where(_R.id == row.id).values(plan=renamed))
 
 
 def _require_whole(topology: Topology, plan: RevisionPlan) -> None:

@@ -34,7 +34,7 @@ def hand_over(job: Job, before: str) -> int:
     Raises:
         SettingsError: `PIPELINE_NOT_RENAMED`, it has that name.
         LakeError: `TABLE_OF_ANOTHER_PIPELINE`, a table belongs to a third one.
-        MetaError: `JOB_RUNNING`, `JOB_NAME_TAKEN`.
+        MetaError: `JOB_RUNNING`, `JOB_NAME_TAKEN`, `RENAME_NOT_POSSIBLE`.
     """
     after = job.spec.name
     if before == after:
