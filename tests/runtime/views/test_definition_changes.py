@@ -77,3 +77,20 @@ def test_other_query_in_the_middle_of_a_run_is_not_mixed_with_older_rows(pipelin
     refresh = pipeline.run().refresh("v")
     assert (refresh["reason_code"], refresh["reason_params"]) == ("DEFINITION_CHANGED", {"parts": ["query"]})
     assert sorted(pipeline.query("SELECT id FROM v")) == [(2,), (3,)]
+
+
+def test_view_that_never_was_built_gets_the_columns_of_its_next_definition(pipeline: Pipeline) -> None:
+    pipeline.write("spark-pipeline.yml", SPEC)
+    defs = "CREATE MATERIALIZED VIEW numbers AS SELECT id FROM range(3);\n"
+    plain = "CREATE MATERIALIZED VIEW plain AS SELECT id, {} FROM numbers;\n"
+    sums = (
+        "CREATE MATERIALIZED VIEW sums AS SELECT id % 2 AS bit, sum({}) AS total FROM numbers GROUP BY 1;\n"
+    )
+    pipeline.write("defs/v.sql", defs + plain.format("1 / (id - id) AS x") + sums.format("1 / (id - id)"))
+    assert len(pipeline.run().of("refresh_failed")) == 2
+    last = plain.format("CAST(id AS STRING) AS x, 1 AS y") + sums.format("CAST(id AS DECIMAL(9, 2))")
+    pipeline.write("defs/v.sql", defs + last)
+    happened = pipeline.run()
+    assert happened.state == "COMPLETED", list(happened)
+    assert sorted(pipeline.query("SELECT * FROM plain")) == [(0, "0", 1), (1, "1", 1), (2, "2", 1)]
+    assert pipeline.query("SELECT DISTINCT typeof(total) FROM sums") == [("decimal(19,2)",)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
@@ -48,13 +47,17 @@ from tautochrone.spark.execute.driver_scan import (
 )
 from tautochrone.spark.execute.engine import Inputs, SparkEngine, TableDelta, are_few
 from tautochrone.spark.execute.expectations import flag_names, violations, without_flags
-from tautochrone.spark.execute.key_lookups import LookupRequest, OtherVersion
+from tautochrone.spark.execute.key_lookups import (
+    KeyValues,
+    LookupRequest,
+    OtherVersion,
+    collected_values,
+)
 from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import FLOAT_TOLERANCE, has_floats
 from tautochrone.spark.execute.repeated_plans import side_of_change
 from tautochrone.spark.jvm.catalyst import Catalyst
 from tautochrone.spark.jvm.driver_calls import select_expressions
-from tautochrone.spark.translate.literals import has_literals, literals
 from tautochrone.spark.translate.lowering_context import RowFilter
 
 __all__ = ["IncrementalRefresh", "Positions", "find_rows"]
@@ -100,20 +103,20 @@ def find_rows(
         return Positions(positions, exact=True)
     if few and not one_task:
         note_many_rows(str(table), stored_rows)
-    rows = deletes.collect() if few else []
-    if few and not rows:
+    values, count = collected_values(deletes, deletes.columns) if few else ({}, None)
+    if count == 0:
         return Positions({}, exact=True)
     session = stored.sparkSession
     stored.createOrReplaceTempView(_STORED)
     deletes.createOrReplaceTempView(_REMOVED)
     try:
-        matches = session.sql(_matches_query(deletes.dtypes, rows, few=few, one_task=one_task)).collect()
+        matches = session.sql(_matches_query(deletes.dtypes, values, few=few, one_task=one_task)).collect()
     finally:
         session.catalog.dropTempView(_STORED)
         session.catalog.dropTempView(_REMOVED)
     positions_by_file = _assigned_positions(matches)
     matched_count = sum(len(positions) for positions in positions_by_file.values())
-    count = len(rows) if few else deletes.count()
+    count = deletes.count() if count is None else count
     if matched_count != count:
         raise RefreshError(
             "REFRESH_INCONSISTENT",
@@ -127,13 +130,13 @@ def find_rows(
 
 
 def _matches_query(
-    kinds: Sequence[tuple[str, str]], rows: Sequence[Row], *, few: bool, one_task: bool
+    kinds: Sequence[tuple[str, str]], values: Mapping[str, KeyValues], *, few: bool, one_task: bool
 ) -> str:
     """The query that finds the rows, as one text: with DataFrames Spark would analyse every step."""
     indexes = range(len(kinds))
     names = [quoted(name) for name, _ in kinds]
     floats = [kind in ("double", "float") for _, kind in kinds]
-    conditions = [f"({condition})" for condition in _literals(kinds, rows)] or ["true"]
+    conditions = [f"({condition})" for condition in _literals(values)] or ["true"]
     coalesce = "/*+ COALESCE(1) */" if one_task else ""
     join = "/*+ SHUFFLE_HASH(w) */" if one_task and not all(floats) else "/*+ BROADCAST(w) */" if few else ""
     equal = [f"s.h{i} <=> w.k{i}" for i in indexes]
@@ -162,40 +165,66 @@ def _close_sql(left: str, right: str) -> str:
     return f"({left} <=> {right} OR coalesce({near}, false))"
 
 
+_Position = tuple[str, int]
+
+
 def _assigned_positions(matches: Sequence[Row]) -> dict[str, list[int]]:
-    """One stored copy for each row to remove, exact ones first."""
+    """A stored copy of its own for each row to remove, exact ones first."""
     missing_copies: dict[int, int] = {}
-    assigned: set[tuple[str, int]] = set()
-    positions_by_file: dict[str, list[int]] = {}
+    candidates: dict[int, list[_Position]] = {}
+    owners: dict[_Position, int] = {}
     for row in sorted(matches, key=lambda row: (not row[_EXACT], row[FILE_COLUMN], row[POSITION_COLUMN])):
         position = row[FILE_COLUMN], row[POSITION_COLUMN]
+        candidates.setdefault(row[_ROW], []).append(position)
         missing = missing_copies.setdefault(row[_ROW], row[_COPIES])
-        if missing and position not in assigned:
+        if missing and position not in owners:
             missing_copies[row[_ROW]] = missing - 1
-            assigned.add(position)
-            positions_by_file.setdefault(row[FILE_COLUMN], []).append(row[POSITION_COLUMN])
+            owners[position] = row[_ROW]
+    for number, missing in missing_copies.items():
+        while missing and _reassign(number, candidates, owners):
+            missing -= 1
+    positions_by_file: dict[str, list[int]] = {}
+    for file, index in owners:
+        positions_by_file.setdefault(file, []).append(index)
     return positions_by_file
 
 
-def _literals(kinds: Sequence[tuple[str, str]], rows: Sequence[Row]) -> list[str]:
+def _reassign(
+    start: int, candidates: Mapping[int, Sequence[_Position]], owners: dict[_Position, int]
+) -> bool:
+    """Let a row have one more position, where others can take others instead: floats may be near several.
+
+    It follows an augmenting path of a bipartite matching, the shortest first.
+    """
+    given_up: dict[int, _Position] = {}
+    taken_by: dict[_Position, int] = {}
+    queue = [start]
+    for number in queue:
+        for position in candidates[number]:
+            if position in taken_by:
+                continue
+            taken_by[position] = number
+            owner = owners.get(position)
+            if owner is None:
+                while (taker := taken_by[position]) != start:
+                    owners[position] = taker
+                    position = given_up[taker]
+                owners[position] = start
+                return True
+            if owner != start and owner not in given_up:
+                given_up[owner] = position
+                queue.append(owner)
+    return False
+
+
+def _literals(values: Mapping[str, KeyValues]) -> list[str]:
     """Conditions `column IN (…)` for the columns that tell the rows apart best."""
-    candidates = []
-    for i, (name, kind) in enumerate(kinds):
-        if not rows or not has_literals(kind) or kind == "timestamp":
-            continue
-        values = {row[i] for row in rows}
-        if len(values) <= limits.MAX_IN_LIST_VALUES:
-            candidates.append((len(values), quoted(name), kind, values))
-    candidates.sort(key=lambda entry: entry[0], reverse=True)
-    return [_in_sql(name, kind, values) for _, name, kind, values in candidates[: limits.MAX_PRUNING_COLUMNS]]
-
-
-def _in_sql(name: str, kind: str, values: set[Any]) -> str:
-    texts = literals(values, kind)
-    parts = [f"{name} IN ({texts})"] if texts else []
-    if None in values:
-        parts.append(f"{name} IS NULL")
-    return " OR ".join(parts)
+    few = [name for name, column in values.items() if len(column.values) <= limits.MAX_IN_LIST_VALUES]
+    few.sort(key=lambda name: len(values[name].values), reverse=True)
+    return [
+        values[name].condition(quoted(name), or_null=None in values[name].values)
+        for name in few[: limits.MAX_PRUNING_COLUMNS]
+    ]
 
 
 _SIGN = "__taut_sign"

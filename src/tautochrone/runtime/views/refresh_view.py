@@ -47,6 +47,7 @@ from tautochrone.runtime.views.choose_mode import (
     choose,
     input_rows,
     keeps_state,
+    not_incremental_error,
     sizes_of,
     unversioned_source,
 )
@@ -187,9 +188,11 @@ def _comparable(choice: Choice, schema: StructType) -> Choice:
 
 
 def is_redefined(task: RefreshTask, lake: LakeCatalog, definition: TableDefinition) -> bool:
-    """Whether a view that is computed anew gets other columns: then its history ends as well."""
-    last_commit = task.fork.commit_metadata
-    if last_commit is None or last_commit.mode is None:
+    """Whether a view that is computed anew gets other columns: then its history ends as well.
+
+    A table without rows may have the columns of a definition that never could be built.
+    """
+    if task.fork.commit_metadata is None:
         return False
     return bool(lake.schema(task.name).simpleString() != definition.schema.simpleString())
 

@@ -17,7 +17,7 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
@@ -30,7 +30,7 @@ from tautochrone.spark.jvm.catalyst import kind, known_row_count
 from tautochrone.spark.jvm.driver_rows import rows_at_other_version
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
 
-__all__ = ["KeyLookups", "KeyValues", "LookupRequest", "OtherVersion", "key_values"]
+__all__ = ["KeyLookups", "KeyValues", "LookupRequest", "OtherVersion", "collected_values", "key_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class KeyValues:
     values: Collection[Any]
     kind: str
 
+    @property
+    def are_exact(self) -> bool:
+        """Whether no text stands for bytes that are none."""
+        return self.kind != "string" or not any("\ufffd" in value for value in self.values if value)
+
     def condition(self, name: str, *, or_null: bool) -> str:
         """SQL over a column called `name` that all these values meet, and perhaps others.
 
@@ -56,13 +61,35 @@ class KeyValues:
 
 
 def key_values(rows: DataFrame, keys: Sequence[str]) -> dict[str, KeyValues]:
-    """By column the values of a few rows' keys. Columns whose type has no exact literals are left out."""
-    kinds = dict(rows.select(*map(quoted, keys)).dtypes)
-    usable = [key for key in keys if has_literals(kinds[key]) and not kinds[key].startswith(UNORDERED_TYPE)]
-    collected = rows.select(*map(quoted, usable)).collect() if usable else []
-    return {
-        key: KeyValues({row[number] for row in collected}, kinds[key]) for number, key in enumerate(usable)
+    """By column the values of a few rows' keys, see `collected_values`."""
+    return collected_values(rows, keys)[0]
+
+
+def collected_values(rows: DataFrame, columns: Sequence[str]) -> tuple[dict[str, KeyValues], int]:
+    """By column the values of a few rows, and how many rows there are.
+
+    Columns are left out whose type has no exact literals, or whose values Python does not hold as they are:
+    Spark's dates go beyond the year 9999, and its strings may have bytes that are no text.
+    """
+    kinds = dict(rows.select(*map(quoted, columns)).dtypes)
+    usable = [name for name in columns if has_literals(kinds[name]) and not _is_unordered(kinds[name])]
+    try:
+        collected = _collected(rows, usable)
+    except (ValueError, OverflowError):
+        usable = [name for name in usable if kinds[name] != "date"]
+        collected = _collected(rows, usable)
+    by_column = {
+        name: KeyValues({row[number] for row in collected}, kinds[name]) for number, name in enumerate(usable)
     }
+    return {name: values for name, values in by_column.items() if values.are_exact}, len(collected)
+
+
+def _is_unordered(kind: str) -> bool:
+    return kind.startswith(UNORDERED_TYPE)
+
+
+def _collected(rows: DataFrame, columns: Sequence[str]) -> list[Row]:
+    return rows.select(*(map(quoted, columns) if columns else [sf.lit(1)])).collect()
 
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint", "date")
