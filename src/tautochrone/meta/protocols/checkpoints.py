@@ -188,6 +188,7 @@ class NewCheckpoint:
         roots: versions of the job's own roots, of the external tables that it read, and of all clocks that
             the topology reads. Roots of other jobs are what they reported.
         cut_at_ms: when the cut was taken, in epoch milliseconds of the job's clock.
+        missing: external tables that could not be read. The checkpoint has no version of them.
         at_least: the lowest number to give.
         observed_ms: when the job began to observe its roots, in epoch milliseconds of the store's clock.
         observations: see `Jobs.heartbeat`, for the versions in `roots`.
@@ -202,6 +203,7 @@ class NewCheckpoint:
     roots: Mapping[TableName, Version]
     cut_at_ms: int
     _: KW_ONLY
+    missing: frozenset[TableName] = frozenset()
     at_least: int = 0
     observed_ms: int | None = None
     observations: Mapping[TableName, int] = field(default_factory=dict)

@@ -586,7 +586,9 @@ def _open(
     """Record the cut, and give each job its part."""
     observed_at_ms = {str(table): at_ms for table, at_ms in new.observations.items()}
     own = {str(table): version for table, version in new.roots.items()}
-    cut = reported_roots(connection, job, topology) | own
+    missing = {str(table) for table in new.missing} - topology.owner.keys()
+    reported = reported_roots(connection, job, topology)
+    cut = {table: version for table, version in (reported | own).items() if table not in missing}
     held_back: Collection[str] = ()
     if new.align_ms is not None:
         alignment = aligned_cut(connection, topology.jobs_sharing_with(job), cut, new.align_ms)
@@ -615,6 +617,11 @@ def _open(
     for table, version in cut.items():
         owner = topology.owner.get(table, EXTERNAL)
         intervals.record(connection, owner, table, version, number, root=True)
+    for table in sorted(missing):
+        # Until a job reads it again.
+        intervals.close_before(connection, EXTERNAL, table, number)
+        is_report = (t.reports.c.job == EXTERNAL) & (t.reports.c.table_name == table)
+        connection.execute(delete(t.reports).where(is_report))
     return Checkpoint(
         number=CheckpointNumber(number),
         state=CheckpointState.OPEN,

@@ -10,6 +10,7 @@ at a time, so the loop returns when other jobs must go first, and is called agai
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
@@ -19,14 +20,14 @@ from tautochrone.meta.protocols.checkpoints import Checkpoints, DonePart, NewChe
 from tautochrone.model import events
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
-from tautochrone.model.names import TableName, Version, is_file_table, is_shadow_table
+from tautochrone.model.names import NOW, TableName, Version, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.run_report import WorkPhase
 from tautochrone.runtime.delivery.deliveries import Deliveries
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.ownership import Heartbeat
 from tautochrone.runtime.loop.alignment import Aligner
-from tautochrone.runtime.loop.cut import Cut, changed_roots, tag_cut, take_cut
+from tautochrone.runtime.loop.cut import Cut, changed_roots, missing_tables, tag_cut, take_cut
 from tautochrone.runtime.loop.file_tables import FileTables
 from tautochrone.runtime.loop.invariants import Checked
 from tautochrone.runtime.loop.publication import Publication
@@ -42,6 +43,10 @@ from tautochrone.runtime.streams.streams import Streams
 from tautochrone.spark.session.cpu_usage import cpu_ms
 
 __all__ = ["CheckpointLoop", "Outcome"]
+
+_CHECKED_AGAIN_S = 10.0
+"""An invariant over the time, or over what has no versions, may hold later with the same rows. Each check
+takes a checkpoint."""
 
 _POLL_S = 0.05
 
@@ -89,6 +94,7 @@ class CheckpointLoop:
         self._waiting_for_bulk = frozenset[TableName]()
         self._broken: dict[str, str] = {}
         self._rejected_roots: dict[TableName, Version] | None = None
+        self._rejected_until = math.inf
         self._last_report: events.Event | None = None
         self._number: int | None = None
         self._started_at, self._started_cpu_ms = 0.0, 0
@@ -159,10 +165,13 @@ class CheckpointLoop:
         self._file_tables.synchronize()
         self._shadow_tables.synchronize()
         cut = self._aligner.align(self._take_cut(), last)
-        if self._rejected_roots is not None and not changed_roots(job.input_table, cut, self._rejected_roots):
+        is_rejected = self._is_rejected(cut)
+        if is_rejected and time.monotonic() < self._rejected_until:
             # The same rows would break the same invariant again.
             return Outcome.NOTHING_NEW
-        if not self._changes.need_checkpoint(cut, last, done, {*self._failed, *self._waiting_for_bulk}):
+        if not is_rejected and not self._changes.need_checkpoint(
+            cut, last, done, {*self._failed, *self._waiting_for_bulk}
+        ):
             number = None if done is None else done.checkpoint.number
             duration_ms = round((time.monotonic() - started) * 1000)
             job.emit(events.NoNews(checkpoint=number, duration_ms=duration_ms))
@@ -172,6 +181,11 @@ class CheckpointLoop:
         if checkpoint is None:
             return Outcome.WAIT
         return self._refresh_and_publish(checkpoint, cut.missing, last)
+
+    def _is_rejected(self, cut: Cut) -> bool:
+        """Whether a checkpoint of the same rows was aborted because of an invariant."""
+        rejected = self._rejected_roots
+        return rejected is not None and not changed_roots(self._job.input_table, cut, rejected)
 
     def _take_cut(self) -> Cut:
         observed_ms = self._job.store.now_ms()
@@ -185,15 +199,19 @@ class CheckpointLoop:
 
     def _finish_open(self, checkpoint: Checkpoint) -> Outcome:
         """Finish a checkpoint of an earlier run or another job."""
-        topology = self._job.topology
-        needed = [*topology.root_tables, *sorted(topology.clocks)]
-        missing = [name for name in needed if name not in checkpoint.roots]
+        job, topology = self._job, self._job.topology
+        # Files without a version in the cut are read themselves.
+        external_tables = {name for name in job.external_tables() if not is_file_table(name)}
+        external_tables -= checkpoint.roots.keys()
+        unreadable = missing_tables(job, external_tables, self._shadow_tables.unreadable)
+        needed = [*topology.root_tables, *sorted(topology.clocks), *sorted(external_tables)]
+        missing = [name for name in needed if name not in checkpoint.roots and name not in unreadable]
         if missing:
             # The definitions changed since the cut was taken.
             self._abort(checkpoint, Reason.of(ReasonCode.ROOT_NOT_IN_CUT, table=str(missing[0])))
             return Outcome.DONE
-        done = self._job.store.checkpoints.last_done(self._job.name)
-        return self._refresh_and_publish(checkpoint, {}, {} if done is None else done.versions)
+        done = job.store.checkpoints.last_done(job.name)
+        return self._refresh_and_publish(checkpoint, unreadable, {} if done is None else done.versions)
 
     def _open(self, cut: Cut) -> Checkpoint | None:
         """Open the next checkpoint; None when jobs that share tables still work on an older one."""
@@ -221,6 +239,7 @@ class CheckpointLoop:
                 NewCheckpoint(
                     cut.roots,
                     cut.taken_at_us // 1000,
+                    missing=frozenset(cut.missing),
                     observed_ms=cut.observed_ms,
                     observations=cut.observations,
                     patience_ms=job.settings.patience_ms,
@@ -351,6 +370,13 @@ class CheckpointLoop:
         job.journal.abort(checkpoint.number, broken)
         self._broken = {f"invariant {invariant.name}": invariant.error for invariant in broken}
         self._rejected_roots, self._last_report = dict(checkpoint.roots), None
+        names = {invariant.name for invariant in broken}
+        may_hold_later = any(
+            NOW in invariant.tables or invariant.query.inputs.unversioned
+            for invariant in job.graph.invariants
+            if invariant.name in names
+        )
+        self._rejected_until = time.monotonic() + (_CHECKED_AGAIN_S if may_hold_later else math.inf)
         job.emit(events.CheckpointAborted(checkpoint=number, reason=Reason.of(ReasonCode.BREAKS_INVARIANTS)))
 
     def _abort(self, checkpoint: Checkpoint, reason: Reason) -> None:

@@ -19,7 +19,7 @@ from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.topology import JobTopology
 
-__all__ = ["Cut", "changed_roots", "tag_cut", "take_cut"]
+__all__ = ["Cut", "changed_roots", "missing_tables", "tag_cut", "take_cut"]
 
 _TAG_PREFIX = "tautochrone-cut-"
 
@@ -79,9 +79,7 @@ def take_cut(
             roots[name], is_current = _observe_external(job.journal, table, observed.get(name))
         except TableMissingError as error:
             job.observed_tables.pop(name, None)
-            missing[name] = Reason.of(
-                ReasonCode.INPUT_UNREADABLE, error_class=error.error_class, text=str(error)
-            )
+            missing[name] = _missing_reason(error)
             continue
         job.observed_tables[name] = table
         if is_current:
@@ -89,6 +87,27 @@ def take_cut(
     for name in sorted(job.topology.clocks | job.store.roots.shared_clocks(job.name)):
         roots[name] = ClockTable(name, job.base).version_at(taken_at_us)
     return Cut(roots, missing, taken_at_us, observed_ms, observations)
+
+
+def missing_tables(
+    job: Job, names: Collection[TableName], unreadable: Mapping[TableName, Reason]
+) -> dict[TableName, Reason]:
+    """Those of some external tables that cannot be read now, with the reason.
+
+    Args:
+        unreadable: as of `take_cut`.
+    """
+    missing = {name: unreadable[name] for name in names if name in unreadable}
+    for name in sorted({*names} - missing.keys()):
+        try:
+            job.lake.load(name)
+        except TableMissingError as error:
+            missing[name] = _missing_reason(error)
+    return missing
+
+
+def _missing_reason(error: TableMissingError) -> Reason:
+    return Reason.of(ReasonCode.INPUT_UNREADABLE, error_class=error.error_class, text=str(error))
 
 
 def _observations(topology: JobTopology, ingested: Mapping[TableName, int]) -> dict[TableName, int]:

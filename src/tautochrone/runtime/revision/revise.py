@@ -306,7 +306,7 @@ def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False
     """Raise a job's fence above those in the store and in its tables."""
     tables = [table.table for table in plan.changed if table.job == name]
     with ThreadPoolExecutor(job.settings.parallelism) as pool:
-        fence_in_lake = max(pool.map(lambda table: job.lake.load(table).fork().fence, tables))
+        fence_in_lake = max(pool.map(lambda table: _fence_of(job.lake, table), tables))
     store = job.store
     ownership = replace(job.ownership, takeover=True) if decided else job.ownership
     fence = job.effects.perform(
@@ -323,6 +323,14 @@ def _take_over(job: Job, name: str, plan: RevisionPlan, *, decided: bool = False
     )
     job.emit(events.Takeover(job=name, fence=int(fence)))
     return fence
+
+
+def _fence_of(lake: LakeCatalog, name: TableName) -> Fence:
+    """Nobody writes a dropped table: no fence can be too low for it."""
+    try:
+        return lake.load(name).fork().fence
+    except TableMissingError:
+        return Fence(0)
 
 
 def _complete(job: Job, revision: Revision, fences: Mapping[str, Fence], *, running: str | None) -> None:
