@@ -40,7 +40,7 @@ from tautochrone.model.source_position import (
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session
-from tautochrone.spark.execute.materialize import materialize
+from tautochrone.spark.execute.materialize import first_row, materialize
 from tautochrone.spark.execute.merge_events import ROWS_OF_KEY, snapshot_difference
 
 __all__ = ["NextSnapshot", "SnapshotFlow"]
@@ -123,10 +123,10 @@ class SnapshotFlow(PolledFlow):
         keys = [sf.col(quoted(key)) for key in self.keys]
         is_null: Any = reduce(or_, (key.isNull() for key in keys))
         bad = events.where((sf.col(ROWS_OF_KEY) > 1) | (is_null & (sf.col(ROWS_OF_KEY) > 0)))
-        first = bad.select(*keys, ROWS_OF_KEY).limit(1).collect()
-        if not first:
+        first = first_row(bad.select(*keys, ROWS_OF_KEY))
+        if first is None:
             return
-        key = dict(zip(self.keys, first[0][:-1], strict=True))
+        key = dict(zip(self.keys, first[:-1], strict=True))
         if None in key.values():
             raise IngestError(
                 "AUTO_CDC_EVENT_INVALID",
@@ -136,7 +136,7 @@ class SnapshotFlow(PolledFlow):
             )
         raise IngestError(
             "AUTO_CDC_SNAPSHOT_KEY_NOT_UNIQUE",
-            f"A snapshot of flow {self.name} has {first[0][-1]} rows with the key {key}",
+            f"A snapshot of flow {self.name} has {first[-1]} rows with the key {key}",
             sqlstate="23505",
             hint="name all columns that identify a row as keys, or let the function keep one row of each key",
         )

@@ -13,6 +13,7 @@ from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN
 from tautochrone.model.names import TableName
 from tautochrone.runtime.views.incremental import _assigned_positions, find_rows
 from tautochrone.spark.execute.key_lookups import key_values
+from tautochrone.spark.execute.materialize import first_row
 
 VIEW = TableName("lake", ("sales",), "totals")
 MATCH: Any = Row("__taut_row", "__taut_copies", "__taut_exact", FILE_COLUMN, POSITION_COLUMN)
@@ -45,6 +46,7 @@ def test_rows_of_any_value_are_located(spark: SparkSession, kind: str) -> None:
     for few, stored_rows in ((True, 10), (True, 10_000_000), (False, None)):
         positions = find_rows(stored, VIEW, deletes, stored_rows=stored_rows, few=few)
         assert sorted(positions.get("f", ())) == expected
+    assert first_row(stored.where("x IS NOT NULL").select("x")) is not None
     for column in key_values(stored, ["x"]).values():
         assert stored.where(column.condition("x", or_null=True)).count() == len(values)
 

@@ -521,8 +521,8 @@ def _require_nothing_decided(connection: Connection, jobs: Collection[str], pipe
         raise MetaError(
             "RENAME_NOT_POSSIBLE",
             f"Pipeline {pipeline} cannot be renamed: {decided} is decided and not carried out",
-            hint=f"put the name {pipeline} back into the spec and let `taut run` carry it out; a built plan may "
-            "be dropped instead, by `taut plan --drop`; then rename",
+            hint=f"put the name {pipeline} back into the spec and let `taut run` carry it out; a built plan "
+            "may be dropped instead, by `taut plan --drop`; then rename",
             sqlstate="55000",
         )
 

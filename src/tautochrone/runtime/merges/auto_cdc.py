@@ -70,7 +70,7 @@ from tautochrone.runtime.refresh.task import (
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan, set_active_session, tuned_session
 from tautochrone.spark.execute.change_order import ChangeOrder, is_change_order
-from tautochrone.spark.execute.materialize import fits_on_driver, materialize
+from tautochrone.spark.execute.materialize import first_row, fits_on_driver, materialize
 from tautochrone.spark.execute.merge_events import COUNT, EventMerge, Horizon, Merged, horizon_of
 from tautochrone.spark.sources.stream_as_batch import stream_as_batch
 
@@ -384,11 +384,11 @@ class _Merging:
         return self.task.flows[0].flow.name.removesuffix("__merge")
 
     def _require_valid(self, merge: EventMerge, folded: DataFrame) -> None:
-        invalid = merge.invalid(folded).select(*merge.keys).limit(1).collect()
-        if invalid:
+        invalid = first_row(merge.invalid(folded).select(*merge.keys))
+        if invalid is not None:
             if self.order is not None:
                 self.order.require_order()
-            key = dict(zip(merge.columns.keys, invalid[0], strict=True))
+            key = dict(zip(merge.columns.keys, invalid, strict=True))
             raise RefreshError(
                 "AUTO_CDC_EVENT_INVALID",
                 f"An event of {self.task.name} has no key or no sequence value: its key is {key}",

@@ -31,7 +31,7 @@ from tautochrone.project.graph import ResolvedFlow
 from tautochrone.runtime.refresh.task import RefreshTask
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
-from tautochrone.spark.execute.materialize import materialize
+from tautochrone.spark.execute.materialize import first_row, materialize
 from tautochrone.spark.execute.merge_events import (
     DELETED,
     SEQUENCE,
@@ -184,9 +184,9 @@ def _by_key(signed: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _require_unique(twice: DataFrame, keys: Sequence[str], task: RefreshTask) -> None:
-    first = twice.select(*(quoted(key) for key in keys)).limit(1).collect()
-    if first:
-        raise key_not_unique_error(dict(zip(keys, first[0], strict=True)), task)
+    key = first_row(twice.select(*(quoted(key) for key in keys)))
+    if key is not None:
+        raise key_not_unique_error(dict(zip(keys, key, strict=True)), task)
 
 
 def key_not_unique_error(key: dict[str, object], task: RefreshTask) -> RefreshError:
@@ -217,9 +217,9 @@ def require_unknown(merge: EventMerge, new_keys: DataFrame, state: DataFrame, ta
     came = new_keys.select(*(sf.col(quoted(key)).alias(f"e_{name}") for key, name in renamed))
     last = state.groupBy(*merge.keys).agg(sf.max_by(DELETED, SEQUENCE).alias(DELETED))
     known = last.where(~sf.col(DELETED)).select(*prefixed("s", merge.keys))
-    twice = came.join(known, all_equal(merge.keys), "left_semi").limit(1).collect()
-    if twice:
-        raise key_not_unique_error(dict(zip(merge.columns.keys, twice[0], strict=True)), task)
+    twice = first_row(came.join(known, all_equal(merge.keys), "left_semi"))
+    if twice is not None:
+        raise key_not_unique_error(dict(zip(merge.columns.keys, twice, strict=True)), task)
 
 
 def after_known(folded: DataFrame, state: DataFrame) -> DataFrame:

@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.names import quoted
@@ -20,6 +21,7 @@ from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
     "computed_on_executors",
+    "first_row",
     "fits_on_driver",
     "local_relation",
     "local_rows_at",
@@ -36,6 +38,17 @@ __all__ = [
 def fits_on_driver(rows: int) -> bool:
     """Whether this many rows are kept on the driver."""
     return rows <= limits.MAX_DRIVER_ROWS
+
+
+def first_row(rows: DataFrame) -> Row | None:
+    """A row to show to people, or None if there is none. Dates and times are texts: those of Spark begin
+    before the year 1 and go beyond 9999, Python's do not."""
+    numbered = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
+    shown = [
+        sf.col(name).cast("string") if kind.startswith(("date", "timestamp")) else sf.col(name)
+        for name, kind in numbered.dtypes
+    ]
+    return next(iter(numbered.select(*shown).limit(1).collect()), None)
 
 
 def local_relation(
