@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from tautochrone.model.project_build import (
     unknown_error,
 )
 
-__all__ = ["SqlBuilds", "decided_builds", "is_created_by_build"]
+__all__ = ["SqlBuilds", "is_created_by_build"]
 
 _B, _J = t.builds.c, t.jobs.c
 _OVER = tuple(state.value for state in BuildState if state.is_over)
@@ -134,12 +133,6 @@ def _decide(connection: Connection, build: ProjectBuild) -> None:
         raise revoked_base_error(build.id, build.base)
     values = {"state": BuildState.DECIDED.value}
     connection.execute(update(t.builds).where(_B.id == build.id, _B.job == build.job).values(values))
-
-
-def decided_builds(connection: Connection, jobs: Collection[str]) -> list[str]:
-    """The ids of built plans that the next checkpoint of one of these jobs takes over."""
-    decided = select(_B.id).where(_B.job.in_(tuple(jobs)), _B.state == BuildState.DECIDED.value)
-    return list(connection.execute(decided.order_by(_B.id)).scalars())
 
 
 def _build(connection: Connection, build: str, job: str | None = None) -> ProjectBuild:

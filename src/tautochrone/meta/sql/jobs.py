@@ -49,12 +49,12 @@ from tautochrone.meta.queries.source_observations import (
     reset_observations,
 )
 from tautochrone.meta.queries.topology import direct_inputs, read_topology, require_acyclic
-from tautochrone.meta.sql.builds import decided_builds
 from tautochrone.meta.sql.revisions import rename_job_of_plans, unfinished_revisions
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
 from tautochrone.model.names import Fence, TableName
+from tautochrone.model.project_build import BuildState
 from tautochrone.model.run_report import RunEnd, RunReport
 
 __all__ = ["SqlJobs", "SqlRegistrations", "job_running_error"]
@@ -516,11 +516,13 @@ def _require_nothing_decided(connection: Connection, jobs: Collection[str], pipe
         MetaError: `RENAME_NOT_POSSIBLE`.
     """
     revisions = [f"revision {each}" for each in unfinished_revisions(connection, jobs)]
-    builds = [f"built plan {each}" for each in decided_builds(connection, jobs)]
-    for decided in (*revisions, *builds):
+    b = t.builds.c
+    decided = select(b.id).where(b.job.in_(tuple(jobs)), b.state == BuildState.DECIDED.value).order_by(b.id)
+    builds = [f"built plan {each}" for each in connection.execute(decided).scalars()]
+    for name in (*revisions, *builds):
         raise MetaError(
             "RENAME_NOT_POSSIBLE",
-            f"Pipeline {pipeline} cannot be renamed: {decided} is decided and not carried out",
+            f"Pipeline {pipeline} cannot be renamed: {name} is decided and not carried out",
             hint=f"put the name {pipeline} back into the spec and let `taut run` carry it out; a built plan "
             "may be dropped instead, by `taut plan --drop`; then rename",
             sqlstate="55000",

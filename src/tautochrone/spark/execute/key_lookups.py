@@ -28,7 +28,7 @@ from tautochrone.spark.execute.driver_scan import note_job
 from tautochrone.spark.execute.materialize import local_relation, materialize_few, materialize_up_to
 from tautochrone.spark.jvm.catalyst import kind, known_row_count
 from tautochrone.spark.jvm.driver_rows import rows_at_other_version
-from tautochrone.spark.translate.literals import UNORDERED_TYPE, has_literals, in_list, in_ranges
+from tautochrone.spark.translate.literals import UNORDERED_TYPE, are_exact, has_literals, in_list, in_ranges
 
 __all__ = ["KeyLookups", "KeyValues", "LookupRequest", "OtherVersion", "collected_values", "key_values"]
 
@@ -43,11 +43,6 @@ class KeyValues:
 
     values: Collection[Any]
     kind: str
-
-    @property
-    def are_exact(self) -> bool:
-        """Whether no text stands for bytes that are none."""
-        return self.kind != "string" or not any("\ufffd" in value for value in self.values if value)
 
     def condition(self, name: str, *, or_null: bool) -> str:
         """SQL over a column called `name` that all these values meet, and perhaps others.
@@ -81,7 +76,9 @@ def collected_values(rows: DataFrame, columns: Sequence[str]) -> tuple[dict[str,
     by_column = {
         name: KeyValues({row[number] for row in collected}, kinds[name]) for number, name in enumerate(usable)
     }
-    return {name: values for name, values in by_column.items() if values.are_exact}, len(collected)
+    return {name: values for name, values in by_column.items() if are_exact(values.values, values.kind)}, len(
+        collected
+    )
 
 
 def _is_unordered(kind: str) -> bool:
