@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tautochrone.errors import TableMissingError
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, CheckpointState
 from tautochrone.model.names import NOW, CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import ReasonCode
@@ -50,7 +52,7 @@ class Loop(CheckpointLoop):
         self._job, self._changes, self._heartbeat, self._aligner = job, changes, heartbeat, aligner
         self._file_tables = self._shadow_tables = synchronized
         self._failed, self._waiting_for_bulk, self._rejected_roots = {}, frozenset(), None
-        self._rates_exist = rates_exist
+        self._rejections, self._rates_exist = 0, rates_exist
 
     def _load(self, name: TableName) -> None:
         if not self._rates_exist:
@@ -86,13 +88,31 @@ def checkpoint(*tables: TableName) -> Checkpoint:
 def test_an_invariant_over_the_time_is_checked_again(
     monkeypatch: pytest.MonkeyPatch, reads: set[TableName], is_due: bool
 ) -> None:
-    monkeypatch.setattr(checkpoint_loop, "_CHECKED_AGAIN_S", 0.0 if is_due else 60.0)
+    wait_s = 0.0 if is_due else 60.0
+    monkeypatch.setattr(checkpoint_loop, "_CHECKED_AGAIN", Backoff(first_s=wait_s, longest_s=wait_s))
     loop = Loop(invariant_reads=frozenset(reads))
     broken = BrokenInvariant(name="fresh", location="", rows=1, at_least=False, sample=())
     loop._reject(checkpoint(ORDERS, NOW), [broken])
     is_checked = is_due and NOW in reads
     assert loop._advance() is (Outcome.WAIT if is_checked else Outcome.NOTHING_NEW)
     assert isinstance(loop.done[-1], Cut) is is_checked
+
+
+def test_an_invariant_that_stays_broken_is_checked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(checkpoint_loop, "time", clock)
+    loop = Loop(invariant_reads=frozenset({ORDERS, NOW}))
+    broken = BrokenInvariant(name="fresh", location="", rows=1, at_least=False, sample=())
+    waits = []
+    for _ in range(8):
+        loop._reject(checkpoint(ORDERS, NOW), [broken])
+        waits.append(loop._rejected_until)
+        loop._advance()
+    assert waits == [10, 20, 40, 80, 160, 320, 600, 600]
+    loop._reject(dataclasses.replace(checkpoint(ORDERS, NOW), roots={}), [broken])
+    loop._advance()
+    loop._reject(checkpoint(ORDERS, NOW), [broken])
+    assert loop._rejected_until == 10, "there were other rows meanwhile"
 
 
 def test_an_open_checkpoint_without_a_table_that_is_read_now_is_aborted() -> None:

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta.protocols.checkpoints import Checkpoints, DonePart, NewCheckpoint
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
 from tautochrone.model.names import NOW, TableName, Version, is_file_table, is_shadow_table
@@ -44,7 +45,7 @@ from tautochrone.spark.session.cpu_usage import cpu_ms
 
 __all__ = ["CheckpointLoop", "Outcome"]
 
-_CHECKED_AGAIN_S = 10.0
+_CHECKED_AGAIN = Backoff(first_s=10.0, longest_s=600.0)
 """An invariant over the time, or over what has no versions, may hold later with the same rows. Each check
 takes a checkpoint."""
 
@@ -95,6 +96,7 @@ class CheckpointLoop:
         self._broken: dict[str, str] = {}
         self._rejected_roots: dict[TableName, Version] | None = None
         self._rejected_until = math.inf
+        self._rejections = 0
         self._last_report: events.Event | None = None
         self._number: int | None = None
         self._started_at, self._started_cpu_ms = 0.0, 0
@@ -166,6 +168,8 @@ class CheckpointLoop:
         self._shadow_tables.synchronize()
         cut = self._aligner.align(self._take_cut(), last)
         is_rejected = self._is_rejected(cut)
+        if not is_rejected:
+            self._rejections = 0
         if is_rejected and time.monotonic() < self._rejected_until:
             # The same rows would break the same invariant again.
             return Outcome.NOTHING_NEW
@@ -369,6 +373,7 @@ class CheckpointLoop:
             )
         job.journal.abort(checkpoint.number, broken)
         self._broken = {f"invariant {invariant.name}": invariant.error for invariant in broken}
+        self._rejections += 1
         self._rejected_roots, self._last_report = dict(checkpoint.roots), None
         names = {invariant.name for invariant in broken}
         may_hold_later = any(
@@ -376,7 +381,8 @@ class CheckpointLoop:
             for invariant in job.graph.invariants
             if invariant.name in names
         )
-        self._rejected_until = time.monotonic() + (_CHECKED_AGAIN_S if may_hold_later else math.inf)
+        wait_s = _CHECKED_AGAIN.wait_s(self._rejections) if may_hold_later else math.inf
+        self._rejected_until = time.monotonic() + wait_s
         job.emit(events.CheckpointAborted(checkpoint=number, reason=Reason.of(ReasonCode.BREAKS_INVARIANTS)))
 
     def _abort(self, checkpoint: Checkpoint, reason: Reason) -> None:

@@ -47,7 +47,6 @@ from tautochrone.runtime.views.choose_mode import (
     choose,
     input_rows,
     keeps_state,
-    not_incremental_error,
     sizes_of,
     unversioned_source,
 )
