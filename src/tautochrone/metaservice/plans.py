@@ -18,24 +18,10 @@ from tautochrone.model.project_build import (
     gone_error,
     require_checked,
     require_same_base,
-    unknown_error,
 )
 from tautochrone.rest_catalog.metadata import MetadataSource
 
-__all__ = ["approve", "plan_details", "plan_summary", "remembered_plan"]
-
-
-def remembered_plan(store: Store, identity: str) -> ProjectBuild:
-    """One built plan, also one that is over.
-
-    Raises:
-        MetaError: `BUILD_NOT_FOUND`.
-    """
-    # What somebody typed is not sent to a database, which may not take any text.
-    builds = {build.id: build for build in store.builds.remembered()}
-    if identity not in builds:
-        raise unknown_error(identity, [build.id for build in builds.values() if not build.state.is_over])
-    return builds[identity]
+__all__ = ["approve", "plan_details", "plan_summary"]
 
 
 def approve(store: Store, lake: MetadataSource | None, identity: str) -> None:
@@ -48,7 +34,7 @@ def approve(store: Store, lake: MetadataSource | None, identity: str) -> None:
         LakeError: `BUILD_GONE`; the lake cannot be read.
         CheckpointUnavailableError: `CHECKPOINT_REVOKED`, that at which it was built.
     """
-    build = remembered_plan(store, identity)
+    build = store.builds.look_up(identity)
     if lake is None:
         raise MetaError(
             "APPLY_UNAVAILABLE",
@@ -90,7 +76,7 @@ def plan_summary(build: ProjectBuild) -> dict[str, Any]:
 
 
 def plan_details(build: ProjectBuild) -> dict[str, Any]:
-    """A built plan with its differences and some of its rows, as JSON values."""
+    """A built plan with its differences and the samples of rows that it has, as JSON values."""
     details = [_details(view) for view in build.views]
     return {**plan_summary(build), "tables": details}
 

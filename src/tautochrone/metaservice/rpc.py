@@ -39,11 +39,12 @@ from tautochrone.meta.wire import (
     encode_error,
     remote_calls,
 )
-from tautochrone.metaservice.http.access import Caller, caller_of
+from tautochrone.metaservice.http.access import Caller, Role, caller_of
 from tautochrone.metaservice.http.validation import checked_owner
 from tautochrone.model import events
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
+from tautochrone.model.project_build import ProjectBuild
 from tautochrone.redaction import redacted
 
 __all__ = ["CALL_ID", "DEFAULT_RETRY_MS", "PATH", "RemoteStore", "add_store_routes"]
@@ -97,7 +98,11 @@ def _answer(store: Store, method: str, arguments: dict[str, Any], caller: Caller
         return 422, {"error": encode_error(unreadable)}
     try:
         _set_principal(call, values, caller)
-        return 200, {"answer": encode(call.of(store, values), call.answer)}
+        answer = call.of(store, values)
+        if isinstance(answer, ProjectBuild) and caller.role is not Role.OPERATE:
+            # Who may only read the store may not be one who may query its tables.
+            answer = answer.without_samples()
+        return 200, {"answer": encode(answer, call.answer)}
     except TautochroneError as error:
         return 409, {"error": encode_error(error)}
 

@@ -32,6 +32,7 @@ __all__ = [
     "branch_of",
     "build_of",
     "gone_error",
+    "is_build_id",
     "require_checked",
     "require_of_job",
     "require_same_base",
@@ -46,7 +47,8 @@ BRANCH_PREFIX = "tautochrone-plan-"
 INVARIANT_PREFIX = "invariant "
 """Before the name of an invariant among `definitions`."""
 
-_SIDE = re.compile(r"plan-([0-9a-f]{8})")
+_ID = re.compile(r"[0-9a-f]{8}")
+_SIDE_PREFIX = "plan-"
 
 
 def branch_of(build: str) -> str:
@@ -64,8 +66,17 @@ def build_of(text: str) -> str | None:
     >>> build_of("plan-3f2a91c0"), build_of("12")
     ('3f2a91c0', None)
     """
-    matched = _SIDE.fullmatch(text)
-    return matched[1] if matched else None
+    identity = text.removeprefix(_SIDE_PREFIX)
+    return identity if identity != text and is_build_id(identity) else None
+
+
+def is_build_id(text: str) -> bool:
+    """Whether a text has the form of a build's id: eight hexadecimal digits.
+
+    >>> is_build_id("3f2a91c0"), is_build_id("12")
+    (True, False)
+    """
+    return _ID.fullmatch(text) is not None
 
 
 class BuildState(StrEnum):
@@ -304,6 +315,18 @@ class ProjectBuild:
             views=tuple(map(ViewOfBuild.from_json, value.get("views", ()))),
             created_at_ms=created_at_ms,
             ended_at_ms=value.get("ended_at_ms"),
+        )
+
+    def without_samples(self) -> ProjectBuild:
+        """The same without the rows that people see, for who may not read the tables and for lists."""
+        return replace(
+            self,
+            views=tuple(
+                view
+                if view.comparison is None
+                else replace(view, comparison=replace(view.comparison, samples=()))
+                for view in self.views
+            ),
         )
 
     def with_table(self, built: BuiltTable) -> ProjectBuild:

@@ -12,7 +12,15 @@ from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.project_build import (
+    BuildState,
+    BuiltTable,
+    ProjectBuild,
+    RowComparison,
+    RowSample,
+    ViewOfBuild,
+)
+from tautochrone.model.project_plan import DefinitionChange
 from tautochrone.model.reason import unclassified
 from tautochrone.runtime.planning.drop_build import require_droppable
 
@@ -142,6 +150,35 @@ def test_what_is_over_is_remembered(store: Store, fence: Fence) -> None:
     assert known[f"{24:08x}"].state is BuildState.DROPPED
     assert (known[f"{24:08x}"].ended_at_ms, known[BUILD.id].ended_at_ms) == (7_000, None)
     assert [build.id for build in store.builds.of_job("job")] == [BUILD.id]
+
+
+def test_samples_are_in_no_list_and_end_with_the_build(store: Store) -> None:
+    rows = RowSample(sign="+", columns=("a",), rows=(("secret",),))
+    view = ViewOfBuild(
+        table=VIEW,
+        change=DefinitionChange.CHANGED,
+        reason=unclassified("x"),
+        comparison=RowComparison(added=1, removed=0, samples=(rows,)),
+    )
+    store.builds.begin(BUILD)
+    store.builds.finish(replace(BUILD, views=(view,)))
+    assert "secret" in repr(store.builds.look_up(BUILD.id))
+    assert store.builds.look_up(BUILD.id) == store.builds.get(BUILD.id)
+    without = (store.builds.get(BUILD.id).without_samples(),)
+    assert store.builds.remembered() == store.builds.of_job("job") == without
+    assert "secret" not in repr(without)
+    store.builds.remove(BUILD.job, BUILD.id)
+    over = store.builds.look_up(BUILD.id)
+    assert (over.state, over.views) == (BuildState.DROPPED, without[0].views)
+
+
+@pytest.mark.parametrize("text", ["", "12", "0123ABCD", "0123abcd\n", "0123abc\0", "\ud800" * 8])
+def test_what_is_no_id_is_not_sent_to_the_database(store: Store, text: str) -> None:
+    store.builds.begin(BUILD)
+    for call in (store.builds.get, store.builds.look_up):
+        with pytest.raises(MetaError, match="BUILD_NOT_FOUND") as refused:
+            call(text)
+        assert str(refused.value.hint).endswith("there are: 0123abcd")
 
 
 def test_a_revoked_base(store: Store, fence: Fence) -> None:

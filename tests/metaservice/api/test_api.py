@@ -10,11 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from tests.metaservice.conftest import Shop, name
+from tests.metaservice.pages.doubles import Rows
+from tests.metaservice.pages.world import PLAN, built
 
 from tautochrone.meta.sql.datasets import SqlDatasets
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.metaservice.http.logs import FIELDS, _Json, _Text
+from tautochrone.metaservice.pages import Forms
 from tautochrone.model.definitions import ExpectationCount, ViolationAction
 from tautochrone.model.run_report import CaptureReport, FlowSource, RunReport, SourceKind
 from tautochrone.redaction import keep_secret
@@ -219,3 +222,27 @@ def test_sources_with_what_databases_keep(client: TestClient, shop: Shop) -> Non
         "job": "shop", "flow": "orders", "dataset": table, "kind": "database", "name": "erp",
         "phase": "copying", "lag_ms": 5, "kept": [], "problem": None, "asked_at_ms": 7,
     }  # fmt: skip
+
+
+def test_rows_of_plans_are_for_who_may_query(shop: Shop) -> None:
+    """A service of a running job answers queries only by its key, and a token `read` of the store none."""
+    built(shop.store, "shop", [name("totals")], "n")
+    runner = Rows()
+
+    def rows_of(role: Role, key: str | None) -> tuple[bool, bool]:
+        app = create_app(
+            access=Access(anonymous=role),
+            store=shop.store,
+            forms=Forms(runner=runner) if key == "" else "none",
+            queries=None if not key else (runner, key),
+        )
+        client = TestClient(app)
+        views = client.get(f"/api/v1/plans/{PLAN}").json()["tables"]
+        calls = [client.post(f"/rpc/builds.{call}", json={"build": PLAN}) for call in ("get", "look_up")]
+        assert [call.status_code for call in calls] == [200, 200]
+        return any(view["samples"] for view in views), "2026-01-01" in "".join(call.text for call in calls)
+
+    assert rows_of(Role.READ, "key") == (False, False)
+    assert rows_of(Role.READ, None) == (False, False)
+    assert rows_of(Role.READ, "") == (True, False)
+    assert rows_of(Role.OPERATE, "") == (True, True)

@@ -187,7 +187,7 @@ def test_a_built_plan_is_decided(open_site: OpenSite) -> None:
     assert "BUILD_CHECKS_FAILED" in refused(id="0000000a")
     assert "BUILD_NOT_FOUND" in refused(id="0000000b")
     assert site.post("/plan", id="nothing", confirm="1").status_code == 404
-    assert "not confirmed" in parse(site.post("/plan", id=PLAN).text).text
+    assert "PLAN_NOT_CONFIRMED" in parse(site.post("/plan", id=PLAN).text).text
     site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("8"),)))
     assert "BUILD_GONE" in refused()
     site.store.builds.finish(replace(site.store.builds.get(PLAN), tables=(built_version("7", "d1"),)))
@@ -210,6 +210,15 @@ def test_without_a_lake_no_plan_is_decided(open_site: OpenSite) -> None:
     page = parse(site.client.get("/plan", params={"id": PLAN}).text)
     assert f"taut apply {PLAN}" in page.text
     assert "APPLY_UNAVAILABLE" in site.post("/plan", **FORMS["/plan"]).text
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_rows_of_a_plan_are_shown_where_queries_are_answered(open_site: OpenSite, bare: bool) -> None:
+    site = open_site("young", bare=bare)
+    built(site.store, "shop", [DAILY, TOP], "n")
+    text = site.client.get("/plan", params={"id": PLAN}).text
+    assert ("Rows that come" in text, "2026-01-01" in text) == (not bare, not bare)
+    assert (f"taut diff 1 plan-{PLAN}" in text) == bare
 
 
 def test_changed_plan_is_shown_again(open_site: OpenSite) -> None:

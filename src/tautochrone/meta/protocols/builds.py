@@ -70,10 +70,19 @@ class Builds(Protocol):
         """
 
     @reads
+    def look_up(self, build: str) -> ProjectBuild:
+        """One build, also one that is only remembered.
+
+        Raises:
+            MetaError: `BUILD_NOT_FOUND`.
+        """
+
+    @reads
     def of_job(self, job: str) -> tuple[ProjectBuild, ...]:
-        """The builds of a job that are neither dropped nor taken over, oldest first."""
+        """The builds of a job that are neither dropped nor taken over, oldest first, without samples of
+        rows."""
 
     @reads
     def remembered(self) -> tuple[ProjectBuild, ...]:
-        """The builds of all jobs, newest first; of those that were dropped or taken over the last ones of
-        each job."""
+        """The builds of all jobs, newest first, without samples of rows; of those that were dropped or taken
+        over the last ones of each job."""

@@ -17,6 +17,7 @@ from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import (
     BuildState,
     ProjectBuild,
+    is_build_id,
     require_checked,
     revoked_base_error,
     unfinished_error,
@@ -94,10 +95,12 @@ class SqlBuilds(Repository):
         row = connection.execute(of_job.where(_B.id == build, _B.state.not_in(_OVER))).first()
         if row is None:
             return
-        content = {**row.content, "ended_at_ms": self._clock()}
+        # Rows of a plan that is over are of no use, and may be confidential.
+        ended_build = _as_build(row).without_samples()
+        content = {**ended_build.as_json(), "ended_at_ms": self._clock()}
         connection.execute(update(t.builds).where(_B.id == build).values(state=state.value, content=content))
         ended = sorted(
-            map(_as_build, connection.execute(of_job.where(_B.state.in_(_OVER)))),
+            map(_listed, connection.execute(of_job.where(_B.state.in_(_OVER)))),
             key=lambda each: (each.ended_at_ms or 0, each.created_at_ms, each.id),
         )
         forgotten = [each.id for each in ended[:-_REMEMBERED]]
@@ -108,21 +111,25 @@ class SqlBuilds(Repository):
         with self._read() as connection:
             return _build(connection, build)
 
+    def look_up(self, build: str) -> ProjectBuild:
+        with self._read() as connection:
+            return _build(connection, build, over=True)
+
     def of_job(self, job: str) -> tuple[ProjectBuild, ...]:
         query = select(t.builds).where(_B.job == job, _B.state.not_in(_OVER))
         with self._read() as connection:
-            return tuple(map(_as_build, connection.execute(query.order_by(_B.created_at_ms, _B.id))))
+            return tuple(map(_listed, connection.execute(query.order_by(_B.created_at_ms, _B.id))))
 
     def remembered(self) -> tuple[ProjectBuild, ...]:
         query = select(t.builds).order_by(_B.created_at_ms.desc(), _B.id)
         with self._read() as connection:
-            return tuple(map(_as_build, connection.execute(query)))
+            return tuple(map(_listed, connection.execute(query)))
 
 
 def is_created_by_build(connection: Connection, table: TableName) -> bool:
     """Whether a build made the table: there is nothing to read in it yet."""
     rows = connection.execute(select(t.builds).where(_B.state.not_in(_OVER)))
-    return any(table in _as_build(row).created for row in rows)
+    return any(str(table) in row.content["created"] for row in rows)
 
 
 def _decide(connection: Connection, build: ProjectBuild) -> None:
@@ -135,14 +142,25 @@ def _decide(connection: Connection, build: ProjectBuild) -> None:
     connection.execute(update(t.builds).where(_B.id == build.id, _B.job == build.job).values(values))
 
 
-def _build(connection: Connection, build: str, job: str | None = None) -> ProjectBuild:
-    """The build of an id, of this job if one is given."""
-    row = connection.execute(select(t.builds).where(_B.id == build, _B.state.not_in(_OVER))).first()
-    if row is None or job not in (None, row.job):
+def _build(connection: Connection, build: str, job: str | None = None, *, over: bool = False) -> ProjectBuild:
+    """The build of an id, of this job if one is given; `over`: also one that is only remembered."""
+    # What somebody typed is not sent to a database, which may not take any text.
+    row = connection.execute(select(t.builds).where(_B.id == build)).first() if is_build_id(build) else None
+    if row is None or job not in (None, row.job) or (row.state in _OVER and not over):
         query = select(_B.id).where(_B.state.not_in(_OVER)).order_by(_B.created_at_ms, _B.id)
         known = connection.execute(query).scalars().all()
         raise unknown_error(build, known)
     return _as_build(row)
+
+
+def _listed(row: Row[Any]) -> ProjectBuild:
+    """A build in a list: its samples are not even read."""
+    views = [
+        view if view["comparison"] is None else {**view, "comparison": {**view["comparison"], "samples": []}}
+        for view in row.content.get("views", ())
+    ]
+    content = {**row.content, "views": views}
+    return ProjectBuild.from_json(row.id, row.job, row.state, row.created_at_ms, content)
 
 
 def _as_build(row: Row[Any]) -> ProjectBuild:

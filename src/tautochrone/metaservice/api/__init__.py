@@ -40,8 +40,9 @@ def add_api(
     reads.add_versions(flip, store)
     app.include_router(flip)
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
-    for module in (alarms, datasets, checkpoints, plans, reads, events):
+    for module in (alarms, datasets, checkpoints, reads, events):
         module.add(router, store)
+    plans.add(router, store, shows_rows=runner is not None and not key)
     jobs.add(router, store, since_last_run)
     add_queries(router, runner, unavailable_reason, key)
     if isinstance(runner, Verifier):

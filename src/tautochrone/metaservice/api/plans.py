@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel
 
 from tautochrone.meta import Store
-from tautochrone.metaservice.plans import plan_details, plan_summary, remembered_plan
+from tautochrone.metaservice.plans import plan_details, plan_summary
 from tautochrone.model.project_build import BuildState
 from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange
 
@@ -80,7 +80,13 @@ class PlanDetail(PlanSummary):
     tables: list[BuiltViewDetail]  # type: ignore[assignment]
 
 
-def add(router: APIRouter, store: Store) -> None:
+def add(router: APIRouter, store: Store, *, shows_rows: bool) -> None:
+    """The routes of built plans.
+
+    Args:
+        shows_rows: whether everybody who may look at a plan may query its tables too.
+    """
+
     @router.get("/plans", tags=["plans"])
     def plans() -> list[PlanSummary]:
         """The built plans of all jobs, and the last ones that were applied or dropped, newest first."""
@@ -88,5 +94,6 @@ def add(router: APIRouter, store: Store) -> None:
 
     @router.get("/plans/{identity}", tags=["plans"])
     def plan(identity: Annotated[str, Path(max_length=36)]) -> PlanDetail:
-        """One built plan."""
-        return PlanDetail.model_validate(plan_details(remembered_plan(store, identity)))
+        """One built plan; without samples where not everybody may query."""
+        build = store.builds.look_up(identity)
+        return PlanDetail.model_validate(plan_details(build if shows_rows else build.without_samples()))

@@ -21,7 +21,7 @@ from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.metaservice.http.access import ROLE, Role
 from tautochrone.metaservice.pages.rendering import render
 from tautochrone.metaservice.pages.safety import checked_form, csrf_token, protect
-from tautochrone.metaservice.plans import approve, remembered_plan
+from tautochrone.metaservice.plans import approve
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.definitions import LakeColumn
 from tautochrone.model.names import CheckpointNumber, TableName, is_clock
@@ -100,7 +100,7 @@ def add_forms(router: APIRouter, store: Store, forms: Forms, lake: MetadataSourc
         lake: the tables that a plan is checked against before it is decided; None: none is decided here.
     """
     _add_alarms(router, store)
-    _add_plans(router, store, lake)
+    _add_plans(router, store, lake, shows_rows=forms.runner is not None)
     _add_query(router, store, forms)
     _add_revision(router, store, forms)
 
@@ -135,14 +135,16 @@ def _add_alarms(router: APIRouter, store: Store) -> None:
         return page(request, by=by)
 
 
-def _add_plans(router: APIRouter, store: Store, lake: MetadataSource | None) -> None:
+def _add_plans(router: APIRouter, store: Store, lake: MetadataSource | None, *, shows_rows: bool) -> None:
     def page(request: Request, identity: str, error: TautochroneError | None = None) -> Response:
-        build = remembered_plan(store, identity)
+        build = store.builds.look_up(identity)
         running = any(job.alive for job in store.jobs.states() if job.name == build.job)
         return render(
             request,
             "plan.html",
-            build=build,
+            # Who may not query a table does not see its rows here either.
+            build=build if shows_rows else build.without_samples(),
+            has_hidden_rows=not shows_rows and build != build.without_samples(),
             error=error,
             may_decide=build.state is BuildState.BUILT and not build.problems and not running,
             running=running,
@@ -163,7 +165,11 @@ def _add_plans(router: APIRouter, store: Store, lake: MetadataSource | None) -> 
         identity = form.get("id", "")[:36]
         try:
             if "confirm" not in form:
-                raise QueryError("QUERY_EMPTY", "The plan was not confirmed: nothing was decided")
+                raise QueryError(
+                    "PLAN_NOT_CONFIRMED",
+                    "The plan was not confirmed: nothing was decided",
+                    hint="look at the differences, set the tick before the button, and send the form again",
+                )
             approve(store, lake, identity)
         except TautochroneError as error:
             return page(request, identity, error)

@@ -17,6 +17,8 @@ __all__ = ["SAMPLED_ROWS", "record_comparisons", "row_sample", "views_of_build"]
 SAMPLED_ROWS = 5
 """So many rows of each sign are kept."""
 _LINES, _LINE = 80, 200
+_ALL_LINES = 200_000
+"""Characters of the differences of the definitions of one build together."""
 _COLUMNS, _VALUE = 20, 80
 _ALL_SAMPLES = 200_000
 """Characters of the samples of one build together."""
@@ -24,18 +26,25 @@ _CUT = "…"
 
 
 def views_of_build(planned: Sequence[DatasetPlan]) -> tuple[ViewOfBuild, ...]:
-    """The views of a plan that a build computes."""
-    return tuple(
-        ViewOfBuild(
-            table=part.dataset,
-            change=part.change,
-            reason=part.reason,
-            difference=None if part.difference is None else _first_lines(part.difference),
-            cause=part.same_text_cause if part.difference == () else None,
-            columns=part.columns,
+    """The views of a plan that a build computes. The differences that come last are cut where all are too
+    large."""
+    left, views = _ALL_LINES, []
+    for part in planned:
+        difference = None if part.difference is None else _first_lines(part.difference)
+        if difference:
+            left -= sum(map(len, difference))
+            difference = difference if left >= 0 else (_CUT,)
+        views.append(
+            ViewOfBuild(
+                table=part.dataset,
+                change=part.change,
+                reason=part.reason,
+                difference=difference,
+                cause=part.same_text_cause if part.difference == () else None,
+                columns=part.columns,
+            )
         )
-        for part in planned
-    )
+    return tuple(views)
 
 
 def _first_lines(lines: Sequence[str]) -> tuple[str, ...]:
