@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tautochrone.model.counts import counted
 from tautochrone.model.reason import (
     Reason,
     ReasonCode,
@@ -18,6 +22,7 @@ from tautochrone.model.reason import (
     reason_fields,
     unclassified,
 )
+from tautochrone.model.reason_texts import TEXTS
 
 COSTS: dict[str, Any] = {
     "changed": [{"table": "orders", "changed_rows": 3, "rows": 1_000}],
@@ -53,6 +58,31 @@ def test_every_code_has_a_text_and_survives_json(code: ReasonCode) -> None:
     crossed = Reason.from_json(json.loads(json.dumps(reason.to_json())))
     assert (crossed, hash(crossed)) == (reason, hash(reason))
     assert Reason.stored(text, str(code), json.loads(json.dumps(reason.params))) == reason
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**7))
+def test_texts_show_their_values_and_nothing_else(value: int) -> None:
+    for code, text in TEXTS.items():
+        if not isinstance(text, str):
+            continue
+        shown = text
+        for _, name, spec, _ in Formatter().parse(text):
+            if name and spec and spec.startswith("#"):
+                shown = shown.replace(f"{{{name}:{spec}}}", counted(value, spec[1:]))
+            elif name:
+                shown = shown.replace(
+                    f"{{{name}:{spec}}}" if spec else f"{{{name}}}", format(value, spec or "")
+                )
+        assert describe(Reason(code, dict.fromkeys(parameters_of(code), value))) == shown
+
+
+def test_numbers_are_formatted_as_numbers() -> None:
+    assert str(Reason(ReasonCode.RESTART_WAIT_OVER, {"wait_s": 5.0})) == "5 s have passed since it failed"
+    first = Reason(ReasonCode.FIRST_BATCHES, {"wait_s": 0.5, "flows": "a"})
+    assert str(first) == "the first one waits at most 0.5 s for the first rows of a"
+    stored = Reason.stored("a text", "RESTART_WAIT_OVER", {"wait_s": "of another release"})
+    assert stored == unclassified("a text")
 
 
 def test_every_code_is_documented_with_its_parameters() -> None:

@@ -116,13 +116,21 @@ def describe(reason: Reason) -> str:
     return _Text().vformat(text, (), reason.params) if isinstance(text, str) else text(reason.params)
 
 
+_NOUN = "#"
+
+
 class _Text(Formatter):
-    """Formats texts in which `{records:record}` is a number of records: `1 record`, `2 records`."""
+    """Formats texts in which `{records:#record}` is a number of records: `1 record`, `2 records`. Other
+    formats are Python's."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if not format_spec:
             return str(value)
-        return counted(value, format_spec) if isinstance(value, int) else f"{value} {format_spec}s"
+        if not format_spec.startswith(_NOUN):
+            return str(super().format_field(value, format_spec))
+        noun = format_spec.removeprefix(_NOUN)
+        # Another release may store a count as a text.
+        return counted(value, noun) if isinstance(value, int) else f"{value} {noun}s"
 
 
 def reason_fields(name: str, reason: Reason | None) -> dict[str, Any]:

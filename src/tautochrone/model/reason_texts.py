@@ -119,7 +119,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "rows that have NULL for a value that the type of its column does not have: {rows}, such as {example}"
     ),
     ReasonCode.EVENTS_SET_ASIDE: (
-        "{events:event} without a key or sequence value not merged; {table} keeps what is not merged"
+        "{events:#event} without a key or sequence value not merged; {table} keeps what is not merged"
     ),
     ReasonCode.LATE_EVENTS_REFUSED: (
         "events that came later than the table remembers deletions, and were refused: {events}, all before "
@@ -224,7 +224,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.READ_NOT_SIMPLE: "the rows are not those of one table: the read has {part}",
     ReasonCode.READ_FAILED: "the driver could not read {table}: {text}",
     ReasonCode.ROWS_OF_OTHER_TYPES: "{column} is stored with another type than its new rows have",
-    ReasonCode.ROWS_NOT_STORED_ALIKE: "{rows:row} to be removed: not stored with the same bytes",
+    ReasonCode.ROWS_NOT_STORED_ALIKE: "{rows:#row} to be removed: not stored with the same bytes",
     ReasonCode.OPERATOR_OF_JOBS: "the plan has {operator}",
     ReasonCode.SEVERAL_TASKS: "the plan has {tasks} tasks",
     ReasonCode.RESULT_LARGE: "the result has more bytes than the {limit} that the driver computes",
@@ -349,7 +349,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "the table has no positions of this flow, the folder holds batch {folder_batch}"
     ),
     ReasonCode.FOLDER_COPIED: (
-        "no folder can be renamed here: {files:file} of {bytes:byte} copied from {path}"
+        "no folder can be renamed here: {files:#file} of {bytes:#byte} copied from {path}"
     ),
     ReasonCode.POSITIONS_PROVE_BATCH: "its positions prove that the table has it",
     ReasonCode.STREAM_FROM_NEWEST_VERSION: (
@@ -363,9 +363,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.READER_LEAVES_OUT_ROWS: "{option} = {value} leaves out {input}, or rows of them, unseen",
     ReasonCode.MALFORMED_NOT_COUNTED: "{text}",
     ReasonCode.FILES_NOT_READ_AGAIN: "its files could not be read again to name them: {text}",
-    ReasonCode.LINES_NOT_KNOWN: "the line of {records:record} is not known: {text}",
+    ReasonCode.LINES_NOT_KNOWN: "the line of {records:#record} is not known: {text}",
     ReasonCode.RECORDS_GONE: (
-        "up to {records:record} of partition {partition} went away before they were read, and the reader's "
+        "up to {records:#record} of partition {partition} went away before they were read, and the reader's "
         "failOnDataLoss = false goes on without them"
     ),
     ReasonCode.TOPIC_RECREATED: (
@@ -411,7 +411,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_TABLE_ALTERED: "somebody altered it in the sink, so its rows cannot be compared",
     ReasonCode.SINK_TABLE_REBUILT: "columns changed their type or went: {columns}",
     ReasonCode.SINK_KEY_CHANGED: "its key was {before}, and is {after} now",
-    ReasonCode.SINK_ROWS_DIFFER: "somebody changed it in the sink: it has {rows:row}, and not the same as "
+    ReasonCode.SINK_ROWS_DIFFER: "somebody changed it in the sink: it has {rows:#row}, and not the same as "
     "the {recorded} that were delivered",
     ReasonCode.SINK_HISTORY_OLD: "older checkpoints than {oldest} are no longer kept by the sink",
     ReasonCode.SINK_CHECKPOINT_NOT_SHOWN: "the sink does not show checkpoint {checkpoint}: it keeps the "
@@ -425,7 +425,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.SINK_SECRETS_CHANGED: "its log-in was refused, and a file of its options has changed",
     ReasonCode.SINK_PARTS_UNMERGED: "a partition of {table} in {server} has {parts} unmerged parts, more "
     "than {limit}",
-    ReasonCode.SINK_STATEMENTS_RUNNING: "of an earlier try {statements:statement} still running in {server}",
+    ReasonCode.SINK_STATEMENTS_RUNNING: "of an earlier try {statements:#statement} still running in {server}",
     ReasonCode.SINK_ROWS_COUNTED: "every insert was answered: the rows of each were counted",
     ReasonCode.SINK_ROWS_HASHED_FIRST: "the first rows that a run sends are compared by their hashes, the "
     "others are counted",
@@ -473,12 +473,12 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.LOG_LOST: "the database removed log that {reader} needs",
     ReasonCode.LOG_EXPIRES: "log from {reader} on is not read yet, and the database, which keeps it for "
     "{kept_h} hours, may remove it from {at} on",
-    ReasonCode.BAD_RECORDS_CAME: "{records:bad record} set aside in {table}, the last at {at}: {text}",
+    ReasonCode.BAD_RECORDS_CAME: "{records:#bad record} set aside in {table}, the last at {at}: {text}",
     ReasonCode.DISK_SPACE_LOW: "{free_mb} of {total_mb} MB are free where the storage is ({path})",
     ReasonCode.TRANSACTION_UNSETTLED: "its decision ({state}) could not be carried out: {text}",
     ReasonCode.NOTHING_SINCE_LAST_RUN: "nothing came since the last run",
     ReasonCode.FILES_SINCE_LAST_RUN: "files came or changed since the last run, in {folders}",
-    ReasonCode.RECORDS_SINCE_LAST_RUN: "up to {records:record} came since the last run, into {topics}",
+    ReasonCode.RECORDS_SINCE_LAST_RUN: "up to {records:#record} came since the last run, into {topics}",
     ReasonCode.NEWS_NOT_KNOWN: "what came since the last run is not known without a run: {cause}",
 }
 """Templates of parameters, or functions of them. `SEVERAL` is made of the texts of its parts."""
