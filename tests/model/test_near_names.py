@@ -5,20 +5,41 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 import tautochrone
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import near_names_hint, table_spellings
 
 TABLES = ["lake.shop.orders", "lake.shop.users", "lake.other.orders"]
 
 
 def test_each_way_of_writing_a_name() -> None:
     for typed, meant in {
-        "odrers": "orders",
-        "ORDRES": "orders",
+        "odrers": "other.orders or shop.orders",
+        "orders": "other.orders or shop.orders",
+        "USRES": "users",
         "shop.ordres": "shop.orders",
         "lake.shop.usres": "lake.shop.users",
     }.items():
-        assert near_names_hint(typed, TABLES, "there are") == f"did you mean {meant}?"
+        hint = near_names_hint(typed, TABLES, "there are", spellings=table_spellings)
+        assert hint == f"did you mean {meant}?"
+
+
+@given(st.data())
+def test_only_what_the_look_up_accepts_is_suggested(data: st.DataObject) -> None:
+    """Names that no look-up has: each suggestion is a spelling of one name, and not what was typed."""
+    part = st.sampled_from(["a", "B", "ab", "abc", "Abc", "orders"])
+    known = data.draw(st.lists(st.tuples(part, part, part).map(".".join), min_size=1, max_size=4))
+    typed = data.draw(st.lists(part, min_size=1, max_size=4).map(".".join))
+    spellings = data.draw(st.sampled_from([None, table_spellings]))
+    hint = near_names_hint(typed, known, "there are", spellings=spellings)
+    if not hint.startswith("did you mean "):
+        return
+    for meant in hint.removeprefix("did you mean ").removesuffix("?").split(" or "):
+        accepting = {name for name in known if meant in (spellings(name) if spellings else (name,))}
+        assert len(accepting) == 1
+        assert meant != typed
 
 
 def test_many_names_are_not_all_listed() -> None:

@@ -15,7 +15,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
 from tautochrone.cli.status import show_last_words
 from tautochrone.errors import MetaError
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import near_names_hint, table_spellings
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation
 
@@ -97,7 +97,9 @@ def _full_name(service: Service, text: str) -> str:
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"No dataset is called {text}",
-        hint=near_names_hint(text, known, "there are", "`taut run` registers datasets"),
+        hint=near_names_hint(
+            text, known, "there are", "`taut run` registers datasets", spellings=table_spellings
+        ),
     )
 
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,15 +164,26 @@ def _chosen(spec: PipelineSpec, settings: Settings, names: Sequence[str]) -> lis
     for name in names:
         matching = [test for test in tests if name.lower() in _names(test)]
         if not matching:
-            known = sorted({known for test in tests for known in (str(test.model), test.name)})
+            models = {str(test.model): test.model.parts[-1] for test in tests}
+            known = {*models, *(test.name for test in tests)}
             raise DefinitionError(
                 "UNIT_TEST_NOT_FOUND",
                 f"No unit test is called {name}, or is of a model of this name",
                 sqlstate="42704",
-                hint=near_names_hint(name, known, "tests and models:"),
+                hint=near_names_hint(
+                    name,
+                    known,
+                    "tests and models:",
+                    spellings=partial(_spellings, models),
+                ),
             )
         chosen += [test for test in matching if test not in chosen]
     return chosen if names else list(tests)
+
+
+def _spellings(models: Mapping[str, str], name: str) -> tuple[str, str]:
+    """How the name of a test or of a model may be written; `models`: of each its last part."""
+    return name, models.get(name, name)
 
 
 def _names(test: UnitTest) -> set[str]:

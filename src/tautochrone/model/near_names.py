@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["near_names_hint"]
+__all__ = ["near_names_hint", "table_spellings"]
 
 _LISTED = 20
+_SUGGESTED = 3
 
 
-def near_names_hint(text: str, known: Iterable[object], otherwise: str, none: str | None = None) -> str:
-    """A hint for people who typed `text`. Of a name with several parts the last ones may be typed.
+def near_names_hint(
+    text: str,
+    known: Iterable[object],
+    otherwise: str,
+    none: str | None = None,
+    *,
+    spellings: Callable[[str], Iterable[str]] | None = None,
+) -> str:
+    """A hint for people who typed `text`, be it like a name or like its last parts.
 
     Args:
         known: what could have been meant.
         otherwise: begins the list of them where none is near.
         none: the hint where there is nothing that could have been meant; None: that there is none.
+        spellings: of a name those that the look-up accepts; None: only the name. Only these are suggested.
 
     >>> near_names_hint("odrers", ["lake.shop.orders", "lake.shop.users"], "there are")
+    'did you mean lake.shop.orders?'
+    >>> near_names_hint("odrers", ["lake.shop.orders"], "there are", spellings=table_spellings)
     'did you mean orders?'
     >>> near_names_hint("x", ["lake.shop.orders"], "there are")
     'there are lake.shop.orders'
@@ -26,18 +38,35 @@ def near_names_hint(text: str, known: Iterable[object], otherwise: str, none: st
     'there are none'
     """
     names = sorted(set(map(str, known)))
-    typed = text.lower()
-    written: dict[str, str] = {}
+    accepted = {name: tuple(dict.fromkeys(spellings(name) if spellings else ())) or (name,) for name in names}
+    names_of: dict[str, list[str]] = {}
     for name in names:
-        parts = name.split(".")
+        parts = name.lower().split(".")
         for first in range(len(parts)):
-            ending = ".".join(parts[first:])
-            written.setdefault(ending.lower(), ending)
-    near = difflib.get_close_matches(typed, written, n=1)
+            names_of.setdefault(".".join(parts[first:]), []).append(name)
+    near = difflib.get_close_matches(text.lower(), names_of, n=1)
     if near:
-        return f"did you mean {written[near[0]]}?"
+        uses = Counter(each.lower() for written in accepted.values() for each in written)
+        meant = [_spelling(accepted[name], near[0], uses) for name in names_of[near[0]]]
+        if text not in meant and len(meant) <= _SUGGESTED:
+            return f"did you mean {' or '.join(meant)}?"
     if not names:
         return f"{otherwise} none" if none is None else none
     listed = ", ".join(names[:_LISTED])
     more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
     return f"{otherwise} {listed}{more}"
+
+
+def _spelling(accepted: Sequence[str], typed: str, uses: Counter[str]) -> str:
+    """Of one name what looks like `typed`, or else the shortest that no other name has."""
+    own = [each for each in accepted if uses[each.lower()] == 1] or accepted
+    return next((each for each in own if each.lower() == typed), min(own, key=len))
+
+
+def table_spellings(name: str) -> tuple[str, ...]:
+    """A table's full name, that without the catalog, and its last part.
+
+    >>> table_spellings("lake.shop.orders")
+    ('lake.shop.orders', 'shop.orders', 'orders')
+    """
+    return (name, name.partition(".")[2], name.rpartition(".")[2]) if "." in name else (name,)

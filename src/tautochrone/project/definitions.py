@@ -18,6 +18,7 @@ from tautochrone.errors import DefinitionError
 from tautochrone.model.auto_cdc import DELETE_COLUMN, TRUNCATE_COLUMN, AutoCdc
 from tautochrone.model.definitions import Dataset, DatasetKind, Expectation, SourceLocation
 from tautochrone.model.names import TableName, quoted
+from tautochrone.model.near_names import table_spellings
 from tautochrone.model.reason import Reason
 from tautochrone.project.explain_failure import CodePosition, explain
 from tautochrone.project.spec import PipelineSpec
@@ -237,6 +238,14 @@ class Definitions:
             ),
             None,
         )
+
+    def spellings(self, name: str) -> list[str]:
+        """How users may write the full name of a dataset: what `dataset_named` takes for it."""
+        return [
+            written
+            for written in table_spellings(name)
+            if str(self.dataset_named(tuple(written.split(".")), self.scope)) == name
+        ]
 
     def with_temporary_views_apart(self, is_table: Callable[[TableName], bool]) -> Definitions:
         """The same definitions, where no temporary view has the full name of a table of the lake.

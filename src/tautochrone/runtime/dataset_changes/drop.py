@@ -22,7 +22,7 @@ from tautochrone.model import events
 from tautochrone.model.dataset_change import DatasetChange, StoredTable
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import near_names_hint, table_spellings
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.dataset_changes.mirrors import drop_mirrors, mirrors_of
 from tautochrone.runtime.dataset_changes.owned_jobs import OwnedJob, owned
@@ -164,7 +164,17 @@ def _dataset_of(job: Job, text: str, pending: Mapping[TableName, DatasetChange])
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"Neither the store nor the lake knows {text}",
-        hint=near_names_hint(text, known, "these left the project:", "no dataset left the project"),
+        hint=near_names_hint(
+            text,
+            known,
+            "these left the project:",
+            "no dataset left the project",
+            spellings=lambda name: [
+                written
+                for written in table_spellings(name)
+                if str(job.definitions.scope.find(tuple(written.split(".")))) == name
+            ],
+        ),
     )
 
 

@@ -171,7 +171,9 @@ def _names(job: Job, old_text: str, new_text: str) -> tuple[TableName, TableName
             "DATASET_NOT_FOUND",
             f"No table of this project is called {new_text}",
             hint="give the definition its new name first, then rename; "
-            + near_names_hint(new_text, job.graph.order, "its tables are"),
+            + near_names_hint(
+                new_text, job.graph.order, "its tables are", spellings=job.definitions.spellings
+            ),
             sqlstate="42P01",
         )
     old = scope.find(tuple(old_text.split(".")))

@@ -23,7 +23,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.lake import LakeTable, Rows
 from tautochrone.model.names import TableName, Version, is_clock, is_file_table, quoted
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import near_names_hint, table_spellings
 from tautochrone.model.reason import Reason
 from tautochrone.runtime.delivery.deltas import CollectedRows, delta_of
 from tautochrone.spark.execute.multiset_diff import consolidated
@@ -187,7 +187,7 @@ def _named(known: Collection[TableName], names: Collection[str]) -> list[TableNa
             raise MetaError(
                 "DATASET_NOT_FOUND",
                 f"Neither checkpoint has a table {text}",
-                hint=near_names_hint(text, known, "tables:"),
+                hint=near_names_hint(text, known, "tables:", spellings=table_spellings),
             )
         matching += [name for name in of_name if name not in matching]
     return matching

@@ -227,7 +227,9 @@ def find_all(definitions: Definitions, names: Sequence[str]) -> list[TableName]:
                 "DATASET_NOT_FOUND",
                 f"No dataset is called {text}",
                 sqlstate="42P01",
-                hint=near_names_hint(text, [table.table for table in definitions.datasets], "there are"),
+                hint=near_names_hint(
+                    text, definitions.datasets, "there are", spellings=definitions.spellings
+                ),
             )
         datasets.append(name)
     return datasets

@@ -218,13 +218,14 @@ class _Run:
         definitions, written = self.graph.definitions, self.test.model
         name = definitions.dataset_named(written.parts, definitions.scope)
         if name is None or not self.graph.flows_of(name):
-            known = sorted(table.table for table in definitions.datasets)
             raise DefinitionError(
                 "UNIT_TEST_MODEL_NOT_FOUND",
                 f"No dataset is called {written}",
                 sqlstate="42P01",
                 location=str(written.location),
-                hint=near_names_hint(str(written), known, "the datasets are"),
+                hint=near_names_hint(
+                    str(written), definitions.datasets, "the datasets are", spellings=definitions.spellings
+                ),
             )
         return name
 
