@@ -172,7 +172,7 @@ def test_only_work_that_takes_more_than_a_moment_is_reported() -> None:
         for dataset in ("a", "b"):
             monitor.refreshes(dataset)
             clock.now_ms += 900
-            monitor.refreshed(dataset)
+            monitor.refreshed(dataset, 1)
         monitor.works(None)
         assert monitor.new_report() is None
     begun = clock.now_ms
@@ -187,8 +187,16 @@ def test_only_work_that_takes_more_than_a_moment_is_reported() -> None:
     assert monitor.new_report() is None
     # A second call while it waits for other jobs goes on with it.
     monitor.works(WorkPhase.REFRESHING, 8, 2)
-    monitor.refreshed("a")
+    monitor.refreshed("a", 1)
+    # It waits for a bulk load, so that it has no outcome.
+    monitor.refreshed("b", 1)
     assert work() == replace(expected, done=1, refreshing={})
+    monitor.works(None)
+    monitor.works(WorkPhase.REFRESHING, 8, 4, 3)
+    clock.now_ms += 2_000
+    after_a_wait = work()
+    assert after_a_wait is not None
+    assert (after_a_wait.done, after_a_wait.total) == (3, 4)
     monitor.works(WorkPhase.PUBLISHING, 8)
     report = monitor.new_report()
     assert report is not None

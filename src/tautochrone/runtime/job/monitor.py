@@ -105,20 +105,25 @@ class RunMonitor:
         with self._lock:
             self._forget_failure(flow)
 
-    def works(self, phase: WorkPhase | None, checkpoint: int | None = None, total: int = 0) -> None:
+    def works(
+        self, phase: WorkPhase | None, checkpoint: int | None = None, total: int = 0, done: int = 0
+    ) -> None:
         """The run begins a phase of its work; None: it waits for news.
 
         Args:
             phase: the new one. The one that runs already goes on.
             checkpoint: what it is about.
-            total: the datasets to refresh.
+            total: the derived datasets of the job.
+            done: those that have their outcome already.
         """
         with self._lock:
             work = self._work
             if phase is None:
                 self._work = None
             elif work is None or (work.phase, work.checkpoint) != (phase, checkpoint):
-                self._work = Work(phase=phase, since_ms=self._now_ms(), checkpoint=checkpoint, total=total)
+                self._work = Work(
+                    phase=phase, since_ms=self._now_ms(), checkpoint=checkpoint, total=total, done=done
+                )
 
     def refreshes(self, dataset: str) -> None:
         """The refresh of a dataset begins."""
@@ -127,12 +132,14 @@ class RunMonitor:
                 refreshing = {**self._work.refreshing, dataset: self._now_ms()}
                 self._work = replace(self._work, refreshing=refreshing)
 
-    def refreshed(self, dataset: str) -> None:
-        """The refresh of a dataset has ended, be it by an error."""
+    def refreshed(self, dataset: str, done: int) -> None:
+        """The refresh of a dataset has ended, be it by an error, or it was skipped; `done` have their outcome
+        now."""
         with self._lock:
             if self._work is not None:
                 refreshing = {name: ms for name, ms in self._work.refreshing.items() if name != dataset}
-                self._work = replace(self._work, refreshing=refreshing, done=self._work.done + 1)
+                # Of two that end together, the later call may know less.
+                self._work = replace(self._work, refreshing=refreshing, done=max(self._work.done, done))
 
     def _shown_work(self) -> Work | None:
         """What is worth a write: the phases and refreshes of a short checkpoint are over before one reads."""

@@ -294,6 +294,7 @@ class CheckpointLoop:
                 ReasonCode.GIVEN_UP_BY_OTHERS, error_class=error.error_class, text=error.message
             )
             self._job.emit(events.CheckpointAborted(checkpoint=checkpoint.number, reason=reason))
+            self._job.monitor.works(None)
             return Outcome.WAIT
 
     def _is_pending(self, checkpoint: Checkpoint) -> bool:
@@ -331,6 +332,8 @@ class CheckpointLoop:
             self._reject(checkpoint, checked.broken)
         else:
             self._publish(checkpoint, checked)
+        # Other jobs may keep it open for long.
+        self._job.monitor.works(None)
         return Outcome.DONE
 
     def _publish(self, checkpoint: Checkpoint, checked: Checked) -> None:

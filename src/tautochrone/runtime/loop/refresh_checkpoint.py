@@ -255,7 +255,7 @@ class CheckpointRefresher:
         self._sessions.show({**checkpoint.roots, **job.store.checkpoints.versions_at(checkpoint.number)})
         inputs = {table: self._topology.inputs(table) for table in self._topology.derived_tables}
         todo = [table for table in inputs if table not in self._finished]
-        job.monitor.works(WorkPhase.REFRESHING, int(checkpoint.number), len(inputs))
+        job.monitor.works(WorkPhase.REFRESHING, int(checkpoint.number), len(inputs), self._done)
         waiting = {table for table in todo if upstream_of(table, inputs) & upstream.waiting.keys()}
         refresh_in_order(
             {table: inputs[table] for table in todo if table not in waiting},
@@ -287,7 +287,7 @@ class CheckpointRefresher:
         return outdated
 
     def complete_builds(self, number: CheckpointNumber, state: CheckpointState) -> None:
-        """Forget the builds that a published checkpoint shows.
+        """Record that the builds are applied which a published checkpoint shows.
 
         One of which a dataset failed is left to the next checkpoint, and one that only other jobs keep from
         readers until they have published it.
@@ -394,7 +394,7 @@ class CheckpointRefresher:
         try:
             return self._refresh_and_record(checkpoint, table, last_versions)
         finally:
-            self._job.monitor.refreshed(str(table))
+            self._job.monitor.refreshed(str(table), self._done)
 
     def _refresh_and_record(
         self, checkpoint: Checkpoint, table: TableName, last_versions: Mapping[TableName, Version]
@@ -491,7 +491,18 @@ class CheckpointRefresher:
             )
         )
 
+    @property
+    def _done(self) -> int:
+        """How many datasets have their outcome for the checkpoint; none that wait for a bulk load."""
+        return max(0, len(self._finished) - len(self._waiting_for_bulk))
+
     def _skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> Reason:
+        try:
+            return self._record_skip(checkpoint, table, failed_input)
+        finally:
+            self._job.monitor.refreshed(str(table), self._done)
+
+    def _record_skip(self, checkpoint: Checkpoint, table: TableName, failed_input: TableName) -> Reason:
         cause = str(self._failures[failed_input])
         reason = Reason.of(ReasonCode.WAITS_FOR_INPUT, input=str(failed_input), cause=cause)
         if failed_input in self._waiting_for_bulk:
