@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -58,6 +59,33 @@ def test_a_job_makes_pages_and_api_once_when_they_are_asked_for(
         assert set(answers) == {200}
         assert stores == [None, store]
         assert httpx.get(f"{server.uri}/v1/config?warehouse=weak", timeout=60).status_code == 200
+
+
+def test_the_catalog_answers_while_pages_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, begun, go_on = app.create_app, Event(), Event()
+
+    def waiting(**arguments: Any) -> Any:
+        if arguments.get("store") is not None:
+            begun.set()
+            assert go_on.wait(60)
+        return create(**arguments)
+
+    monkeypatch.setattr(app, "create_app", waiting)
+    no_tables: Any = object()
+    with (
+        MetaStore.open(f"sqlite:///{tmp_path}/meta.db") as store,
+        EmbeddedServer(ReadPoints(store), no_tables, store=store) as server,
+        ThreadPoolExecutor() as threads,
+    ):
+        config = f"{server.uri}/v1/config?warehouse=weak"
+        assert httpx.get(config, timeout=60).status_code == 200
+        page = threads.submit(lambda: httpx.get(f"{server.uri}/openapi.json", timeout=60))
+        try:
+            assert begun.wait(60)
+            assert httpx.get(config, timeout=10).status_code == 200
+        finally:
+            go_on.set()
+        assert page.result().status_code == 200
 
 
 def test_a_run_imports_no_web_framework() -> None:

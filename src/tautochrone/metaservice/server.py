@@ -161,14 +161,23 @@ class _OnDemand:
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if app is None or not self._suffices(scope):
+            app = await self._made(scope)
+        await app(scope, receive, send)
+
+    def _suffices(self, scope: Scope) -> bool:
+        """Whether what there is answers the request, so that a read of the catalog waits for no page."""
+        return self._is_complete or self._make_complete is None or _is_of_catalog(scope)
+
+    async def _made(self, scope: Scope) -> FastAPI:
         async with self._making:
-            if self._make_complete is not None and not self._is_complete and not _is_of_catalog(scope):
+            if self._make_complete is not None and not self._suffices(scope):
                 self._app = await asyncio.to_thread(self._make_complete)
                 self._is_complete = True
             elif self._app is None:
                 self._app = await asyncio.to_thread(self._make_catalog)
-            app = self._app
-        await app(scope, receive, send)
+            return self._app
 
 
 def _is_of_catalog(scope: Scope) -> bool:
