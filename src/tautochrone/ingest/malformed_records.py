@@ -104,8 +104,7 @@ class MalformedRecords:
             _with_lines(self._session, rows, layout)
             for rows, layout in self._stream.records(self._session, query)
         ]
-        # Of files that are read again, once: the first record is named, and all are written.
-        records = reduce(DataFrame.unionByName, frames).localCheckpoint(eager=True)
+        records = reduce(DataFrame.unionByName, frames)
         staged = self.quarantine.stage(self.quarantine.fork(), _quarantined(records, self.flow, batch_id))
         if staged.rows != counts.set_aside:
             self.quarantine.discard(staged)
@@ -120,7 +119,7 @@ class MalformedRecords:
         unknown = {row["no_line"]: row["n"] for row in without if row["no_line"] is not None}
         first = (
             records.orderBy("file", sf.col("line").asc_nulls_last())
-            .select("file", "line", "record", _reason().alias("reason"))
+            .select("file", "line", _reason().alias("reason"))
             .first()
         )
         assert first is not None
@@ -163,6 +162,7 @@ def counted_violations(counts: CountedRecords) -> Mapping[str, int]:
 
 def _with_lines(session: SparkSession, rows: DataFrame, layout: TextLayout) -> DataFrame:
     """The records with their lines, or with the reason why no line is known."""
+    # Kept, because they are looked at several times, and files that are read again may have changed.
     records = rows.localCheckpoint(eager=True)
     try:
         return with_lines(session, records, layout).localCheckpoint(eager=True)
