@@ -11,6 +11,7 @@ import pytest
 
 import tautochrone.app.locate
 import tautochrone.app.plan
+from tautochrone.cli.diff import show_differences
 from tautochrone.cli.main import main
 from tautochrone.errors import DefinitionError
 from tautochrone.model.checkpoint import RefreshMode
@@ -29,7 +30,7 @@ from tautochrone.model.project_plan import (
     SinkPlan,
     Treatment,
 )
-from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode, unclassified
 
 TOTALS, TOP, OLD = (TableName("lake", ("shop",), name) for name in ("totals", "top", "old"))
 CHANGED = ProjectPlan(
@@ -218,6 +219,18 @@ def test_exit_code(
 ) -> None:
     assert run(monkeypatch, planned, "--exit-code") == status
     capsys.readouterr()
+
+
+def test_reasons_why_all_rows_of_a_build_were_compared(capsys: Any) -> None:
+    def line(name: str, columns: list[str]) -> dict[str, Any]:
+        nothing = dict.fromkeys(("changed", "changed_values", "problem"))
+        rows = {"added": 1, "removed": 0, "columns_added": columns, "columns_removed": [], "samples": {}}
+        return {"table": name, **rows, **nothing, "reason": unclassified(f"reason of {name}")}
+
+    show_differences([line("a", ["n"]), line("b", []), line("c", ["n"])], [], of_build=True)
+    out = capsys.readouterr().out
+    assert [name for name in "abc" if f"reason of {name}" in out] == ["b"]
+    assert "all rows of 2 tables were compared: what is built with other columns" in out
 
 
 def test_what_may_be_refused_is_a_danger(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from tautochrone.cli.status import show_sources, source_line
 from tautochrone.meta import DatasetEntry, MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
-from tautochrone.model.names import TableName, Version
+from tautochrone.model.jobs import JobState, JobStatus, Liveness, quarantines_of
+from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
 from tautochrone.model.run_report import FlowSource, Quarantine, RunReport, SourceKind, Work, WorkPhase
 from tautochrone.model.source import KeptLog, SkippedFiles, SkipReason
@@ -264,6 +266,40 @@ def test_a_near_name_is_suggested(
     for typed, hint in {"totls": "did you mean totals?", "xyz": "there are lake.default.totals"}.items():
         assert main(["status", typed, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 1
         assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["status", "--history", "--cost"],
+        ["status", "--what-if", "--cost"],
+        ["status", "--what-if", "--history"],
+        ["plan", "--list", "--exit-code"],
+        ["plan", "--drop", "--exit-code"],
+        ["plan", "--list", "--rows", "5"],
+        ["plan", "--key", "id"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_which_one_would_be_ignored(
+    run: Callable[..., str], tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*options, "--spec", str(tmp_path / "spark-pipeline.yml")]) == 1
+    assert "[CONFLICTING_OPTIONS]" in capsys.readouterr().err
+
+
+def test_the_last_bad_record_is_that_of_whatever_job_had_it_last() -> None:
+    def job(name: str, last_ms: int) -> JobStatus:
+        quarantine = Quarantine(table="q", records=1, reason=unclassified(name), last_ms=last_ms)
+        return JobStatus(
+            name=name, pipeline="shop", fence=Fence(1), state=JobState.RUNNING, alive=True, owner=None,
+            started_ms=None, heartbeat_ms=None, lease_until_ms=None, target=None, newest_done=None,
+            datasets=1, liveness=Liveness.RUNNING, report=RunReport(quarantines={"t": quarantine}),
+        )  # fmt: skip
+
+    jobs = [job("a", 1), job("b", 3), job("c", 2)]
+    for order in permutations(jobs):
+        assert quarantines_of(order)["t"].text == "b"
 
 
 def test_what_a_run_does_and_where_its_last_bad_record_is(

@@ -94,12 +94,13 @@ def _show(
 ) -> None:
     from tautochrone.model.names import TableName
     from tautochrone.runtime.delivery.differences import differences
-    from tautochrone.runtime.planning.build_views import record_comparisons
+    from tautochrone.runtime.planning.build_views import SAMPLED_ROWS, record_comparisons
 
     key = [name.strip() for name in arguments.key.split(",")] if arguments.key else []
+    rows = SAMPLED_ROWS if arguments.rows is None else arguments.rows
     names = [str(each.table) for each in built.tables]
     compared = differences(job.store, project.lake, project.base, int(built.base), built.id, names)
-    lines = [difference_line(each, key, arguments.rows, as_json=arguments.json) for each in compared]
+    lines = [difference_line(each, key, rows, as_json=arguments.json) for each in compared]
     record_comparisons(job, built, {TableName.parse(line["table"]): _comparison(line) for line in lines})
     if arguments.json:
         json_line(

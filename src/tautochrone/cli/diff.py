@@ -12,6 +12,7 @@ from tautochrone.cli.options import options_of
 from tautochrone.cli.output import answer, json_line, table
 from tautochrone.cli.reading import rows_of
 from tautochrone.errors import QueryError
+from tautochrone.model.counts import counted
 from tautochrone.model.reason import reason_fields
 from tautochrone.redaction import redacted
 
@@ -128,8 +129,8 @@ def show_differences(lines: Sequence[dict[str, Any]], key: list[str], *, of_buil
     """Write the lines of tables that differ, for people.
 
     Args:
-        of_build: one side is a built plan: its rows with other columns are no change of the deployed ones, so
-            that it needs no reason why all of them were compared.
+        of_build: one side is a built plan: rows with other columns are no change of the deployed ones, so
+            that it is said once for all such tables why all rows were compared.
     """
     if not lines:
         answer().write("no table differs\n")
@@ -146,11 +147,17 @@ def show_differences(lines: Sequence[dict[str, Any]], key: list[str], *, of_buil
             answer().write(f"{line['table']}: changed values: {', '.join(values)}\n")
         if line["problem"]:
             answer().write(f"{line['table']}: not compared: {line['problem']}\n")
-        elif line["reason"] is not None and not of_build:
+        elif line["reason"] is not None and not (of_build and columns):
             answer().write(f"{line['table']}: all rows were compared: {redacted(str(line['reason']))}\n")
-    compared = [line for line in lines if line["reason"] is not None and not line["problem"]]
-    if of_build and compared:
-        names = "1 table" if len(compared) == 1 else f"{len(compared)} tables"
+    built_anew = [
+        line
+        for line in lines
+        if line["reason"] is not None
+        and not line["problem"]
+        and (line["columns_added"] or line["columns_removed"])
+    ]
+    if of_build and built_anew:
+        names = counted(len(built_anew), "table")
         answer().write(
             f"all rows of {names} were compared: what is built with other columns has no history\n"
         )

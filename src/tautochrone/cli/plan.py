@@ -27,7 +27,12 @@ def plan(arguments: argparse.Namespace) -> int:
 
     With `--exit-code` 0: nothing changes, 1: something does, 2: there is no plan, 3: the run will refuse
     something.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
     """
+    if not arguments.build and (arguments.rows is not None or arguments.key is not None):
+        raise SettingsError("CONFLICTING_OPTIONS", "--rows and --key need --build: they compare built rows")
     if arguments.build or arguments.list or arguments.drop is not None:
         return _of_build(arguments)
     from tautochrone.app.locate import locate
@@ -66,6 +71,8 @@ def _of_build(arguments: argparse.Namespace) -> int:
             "CONFLICTING_OPTIONS",
             "--build, --list and --drop exclude --markdown, --full-refresh and --full-refresh-all",
         )
+    if arguments.exit_code and not arguments.build:
+        raise SettingsError("CONFLICTING_OPTIONS", "--list and --drop exclude --exit-code")
     if arguments.list:
         return builds.list_builds(arguments)
     return builds.build(arguments) if arguments.build else builds.drop(arguments)

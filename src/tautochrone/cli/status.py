@@ -15,7 +15,7 @@ from tautochrone.app.stores import existing_store
 from tautochrone.app.unchanged import since_last_run
 from tautochrone.cli.options import options_of, say_sinks_are_off
 from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
-from tautochrone.errors import EnvironmentProblemError, MetaError, SinkError, TableMissingError
+from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
 from tautochrone.metaservice.flow_sources import flow_sources
 from tautochrone.metaservice.last_words import last_words
@@ -28,11 +28,12 @@ from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import near_names_hint, table_spellings
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.run_report import Quarantine
 from tautochrone.model.sink import DeliveryState, SinkStatus
 from tautochrone.model.source import MALFORMED_DROPPED, MALFORMED_WRITTEN, quarantine_of
+from tautochrone.model.what_if import INTERVALS, LOOKED_AT, what_if
 from tautochrone.rest_catalog.metadata import metadata_source
 from tautochrone.traces import logs_of, traces_in
 
@@ -53,7 +54,12 @@ _ALARMS = 5
 
 def status(arguments: argparse.Namespace) -> int:
     """Every dataset, or the history of one. `checkpoint` and `lag_ms` are what readers see, `done` and
-    `done_lag_ms` how far its own job is."""
+    `done_lag_ms` how far its own job is.
+
+    Raises:
+        SettingsError: `CONFLICTING_OPTIONS`.
+    """
+    _require_one_list(arguments)
     _, settings = locate(options_of(arguments))
     with existing_store(settings) as store:
         all_statuses = statuses = store.datasets.statuses()
@@ -64,7 +70,13 @@ def status(arguments: argparse.Namespace) -> int:
                 raise MetaError(
                     "DATASET_NOT_FOUND",
                     f"No dataset is called {arguments.name}",
-                    hint=near_names_hint(arguments.name, known, "there are", "`taut run` registers datasets"),
+                    hint=near_names_hint(
+                        arguments.name,
+                        known,
+                        "there are",
+                        "`taut run` registers datasets",
+                        spellings=table_spellings,
+                    ),
                 )
         if arguments.cost or arguments.what_if:
             return _costs(store, arguments) if arguments.cost else _what_ifs(store, statuses, arguments)
@@ -317,9 +329,6 @@ def _costs(store: Store, arguments: argparse.Namespace) -> int:
 
 def _what_ifs(store: Store, statuses: Iterable[DatasetStatus], arguments: argparse.Namespace) -> int:
     """What the newest refreshes of each dataset would have taken otherwise."""
-    # Imported here, because it takes Spark's Python modules.
-    from tautochrone.runtime.views.what_if import INTERVALS, LOOKED_AT, what_if
-
     lines = []
     for entry in statuses:
         records = store.history.refreshes(entry.dataset, LOOKED_AT)
@@ -403,6 +412,11 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
         **reason_fields("error", record.failure),
         "finished_at": iso_timestamp(record.finished_at_ms),
     }
+
+
+def _require_one_list(arguments: argparse.Namespace) -> None:
+    if sum((arguments.history, arguments.what_if, arguments.cost)) > 1:
+        raise SettingsError("CONFLICTING_OPTIONS", "--history, --what-if and --cost exclude each other")
 
 
 def _matches(dataset: TableName, text: str) -> bool:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from tautochrone.errors import InvariantError
 from tautochrone.model.definitions import ExpectationCount
 from tautochrone.model.names import CheckpointNumber, TableName, Version
-from tautochrone.model.reason import Reason
+from tautochrone.model.reason import Reason, ReasonCode
 
 __all__ = [
     "Alignment",
@@ -39,6 +39,7 @@ __all__ = [
     "Resolution",
     "SourceTime",
     "align",
+    "computed_all",
     "worst_mode",
 ]
 
@@ -106,6 +107,14 @@ class Refresh:
     delta_rows: int = 0
     cpu_ms: int | None = None
     expectations: tuple[ExpectationCount, ...] = ()
+
+
+def computed_all(run: Refresh) -> bool:
+    """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
+    if run.reason.code is ReasonCode.BUILD_APPLIED:
+        return False
+    whole = {node.node for node in run.nodes if node.reason.code is not ReasonCode.BUILD_APPLIED} <= {"query"}
+    return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,13 @@ class JobProgress:
 
 
 def quarantines_of(jobs: Iterable[JobStatus]) -> dict[str, Quarantine]:
-    """By the name of the dataset whose records are bad: what the newest run of its job set aside."""
-    reports = (job.report for job in jobs)
-    return {name: each for report in reports if report for name, each in report.quarantines.items()}
+    """By the name of the dataset whose records are bad: what was set aside last.
+
+    A job that does not have the dataset any more still has a report of it.
+    """
+    newest: dict[str, Quarantine] = {}
+    for job in jobs:
+        for name, each in () if job.report is None else job.report.quarantines.items():
+            if name not in newest or newest[name].last_ms < each.last_ms:
+                newest[name] = each
+    return newest

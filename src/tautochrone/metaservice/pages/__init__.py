@@ -1,4 +1,5 @@
-"""Web pages over the store: `add_pages`. They only read; actions go through `Forms`."""
+"""Web pages over the store: `add_pages`. Those in `routes` only read; those in `forms` act, by
+`Forms` and by the store: alarms are acknowledged, built plans decided."""
 
 from tautochrone.metaservice.pages.forms import Forms, Revisions, Runner
 from tautochrone.metaservice.pages.login import add_login

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
@@ -41,8 +41,8 @@ from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName
 from tautochrone.model.near_names import near_names_hint
 from tautochrone.model.reason import Reason
+from tautochrone.model.what_if import what_if
 from tautochrone.rest_catalog.metadata import MetadataSource
-from tautochrone.runtime.views.what_if import what_if
 
 __all__ = ["add_pages"]
 
@@ -110,7 +110,7 @@ def _add_overview(
         if isinstance(day, TautochroneError):
             day, day_problem = None, day
         open_lines = [line for line in lines if line.state == "open"]
-        open_checkpoints = [progress_of(store, line, stuck, datasets) for line in open_lines]
+        open_checkpoints = [progress_of(store, line, stuck, datasets, topology.jobs) for line in open_lines]
         shown = {AlarmRule.JOB_NOT_RUNNING, AlarmRule.CHECKPOINT_STUCK, AlarmRule.DATASET_FAILING}
         counts = {state: len(topology.of(state)) for state in DatasetState}
         return render(
@@ -167,7 +167,7 @@ def _add_overview(
         stuck = stuck_checkpoints(store.alarms.current())
         datasets = datasets_of_jobs(store) if jobs else {}
         progress = {
-            number: progress_of(store, lines[number], stuck, datasets)
+            number: progress_of(store, lines[number], stuck, datasets, jobs)
             for number in {job.target for job in jobs if job.target is not None and job.target in lines}
         }
         targets = {job.name: progress[job.target] for job in jobs if job.target in progress}
@@ -215,7 +215,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
             "unavailable_reason": forms.unavailable_reason,
             "rows": _HISTORY if all else _ROWS,
         }
-        return render(request, "dataset.html", **_dataset(table), **shown)
+        return render(request, "dataset.html", **_dataset(table, topology.jobs), **shown)
 
     @router.get("/dataset/summary")
     def summary(request: Request, name: str) -> Response:
@@ -228,7 +228,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
         }
         return render(request, "_summary.html", **values, topology=topology)
 
-    def _dataset(table: TableName) -> dict[str, Any]:
+    def _dataset(table: TableName, jobs: Sequence[JobStatus]) -> dict[str, Any]:
         records = store.history.refreshes(table, _HISTORY)
         cuts = store.checkpoints.cut_times(record.checkpoint for record in records)
         charts = (delay_chart(records, cuts), rows_chart(records), duration_chart(records))
@@ -241,7 +241,7 @@ def _add_datasets(router: APIRouter, store: Store, forms: Forms) -> None:
             "charts": [chart for chart in charts if chart is not None],
             "what_if": what_if([each.refresh for each in records if each.refresh and not each.error]),
             "published": published,
-            "quarantine": quarantines_of(store.jobs.states()).get(str(table)),
+            "quarantine": quarantines_of(jobs).get(str(table)),
         }
 
 
@@ -252,7 +252,8 @@ def _add_checkpoints(router: APIRouter, store: Store, forms: Forms, rows_between
         stuck = stuck_checkpoints(store.alarms.current())
         open_lines = [line for line in lines if line.state == "open"]
         datasets = datasets_of_jobs(store) if open_lines else {}
-        progress = {line.number: progress_of(store, line, stuck, datasets) for line in open_lines}
+        jobs = store.jobs.states() if open_lines else ()
+        progress = {line.number: progress_of(store, line, stuck, datasets, jobs) for line in open_lines}
         return render(
             request,
             "checkpoints.html",
@@ -345,7 +346,8 @@ def _progress(store: Store, checkpoint: Checkpoint) -> Progress | None:
     if checkpoint.number not in lines:
         return None
     stuck = stuck_checkpoints(store.alarms.current())
-    return progress_of(store, lines[checkpoint.number], stuck, datasets_of_jobs(store))
+    line = lines[checkpoint.number]
+    return progress_of(store, line, stuck, datasets_of_jobs(store), store.jobs.states())
 
 
 def _table_by_name(text: str, names: set[TableName]) -> TableName:

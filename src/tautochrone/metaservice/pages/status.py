@@ -197,13 +197,18 @@ def stuck_checkpoints(alarms: Iterable[Alarm]) -> frozenset[int]:
 
 
 def progress_of(
-    store: Store, line: CheckpointLine, stuck: Collection[int], datasets: Mapping[str, Collection[TableName]]
+    store: Store,
+    line: CheckpointLine,
+    stuck: Collection[int],
+    datasets: Mapping[str, Collection[TableName]],
+    jobs: Iterable[JobStatus],
 ) -> Progress:
     """The progress of an open checkpoint in all jobs that take part in it.
 
     Args:
         stuck: the checkpoints that alarms are about.
         datasets: by job those that have versions.
+        jobs: all of the store.
     """
     parts = store.checkpoints.progress(line.number)
     taking_part = [part.job for part in parts if part.part is not Part.SKIPPED]
@@ -214,7 +219,7 @@ def progress_of(
     age = max(0, now_ms - line.cut_at_ms)
     works = {
         job.name: job.work.text(now_ms)
-        for job in store.jobs.states()
+        for job in jobs
         if job.work is not None and job.work.checkpoint == line.number
     }
     return Progress(

@@ -4,7 +4,8 @@
     2. take the job over, and check again
     3. decide, in one transaction of the store
     4. one run without ingestion: each view's main gets its built rows in one commit, without reading one, and
-       follows what came to its inputs since; then the checkpoint is published, and the build is forgotten
+       follows what came to its inputs since; then the checkpoint is published, and the build is only
+       remembered, as applied
 
 Before 3 nothing happened. After 3 the next run with the same definitions does 4. A run with the definitions
 that were deployed before leaves the build alone: it computes what main has got of it again, and the old
@@ -37,7 +38,7 @@ def apply_build(job: Job, build: ProjectBuild) -> RunState:
     """Apply a build, or complete one that was decided.
 
     Returns:
-        How the run ended. The store knows the build no more if a checkpoint shows it.
+        How the run ended. The build is over, thus not one of `Builds.of_job`, if a checkpoint shows it.
 
     Raises:
         LakeError, MetaError, CheckpointUnavailableError: as of `require_applicable`; nothing was changed.

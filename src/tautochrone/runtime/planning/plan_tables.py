@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import DefinitionError, TautochroneError
 from tautochrone.model.auto_cdc import keyed_apply_of
-from tautochrone.model.checkpoint import RefreshMode
+from tautochrone.model.checkpoint import RefreshMode, computed_all
 from tautochrone.model.definitions import DatasetDetails
 from tautochrone.model.lake import NO_VERSION, ChangeKind, Fork, LakeTable, ReadableTable
 from tautochrone.model.names import NOW, CheckpointNumber, TableName, Version, is_clock
@@ -56,7 +56,7 @@ from tautochrone.runtime.refresh.task import Choice, RefreshTask
 from tautochrone.runtime.streams.stream_refresher import require_acceptable_changes
 from tautochrone.runtime.views.built_rows import BuiltRows
 from tautochrone.runtime.views.changes import Changes
-from tautochrone.runtime.views.choose_mode import computed_all, why_other_definition
+from tautochrone.runtime.views.choose_mode import why_other_definition
 from tautochrone.runtime.views.plans import Plans
 from tautochrone.runtime.views.refresh_view import ViewRefresher, is_redefined
 

@@ -22,7 +22,7 @@ from statistics import median
 
 from tautochrone.errors import RefreshError
 from tautochrone.model import limits
-from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
+from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy, computed_all
 from tautochrone.model.lake import ChangeKind, ReadableTable, TableChange
 from tautochrone.model.names import (
     TableName,
@@ -48,7 +48,6 @@ __all__ = [
     "Size",
     "Sizes",
     "choose",
-    "computed_all",
     "decide",
     "estimate",
     "input_rows",
@@ -305,14 +304,6 @@ def _blend(static: float, measured: Sequence[tuple[int, float]]) -> float:
     return float(
         static ** (1.0 - weight) * max(1.0, median(ms for _, ms in measured[:NEWEST_RUNS])) ** weight
     )
-
-
-def computed_all(run: Refresh) -> bool:
-    """It evaluated the whole query; in an incremental one `DIFF` is the worst of several nodes."""
-    if run.reason.code is ReasonCode.BUILD_APPLIED:
-        return False
-    whole = {node.node for node in run.nodes if node.reason.code is not ReasonCode.BUILD_APPLIED} <= {"query"}
-    return run.mode is RefreshMode.FULL or (run.mode is RefreshMode.DIFF and whole)
 
 
 def _was_followed(run: Refresh) -> bool:

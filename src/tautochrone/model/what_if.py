@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from tautochrone.model.checkpoint import Refresh, RefreshMode
+from tautochrone.model.checkpoint import Refresh, RefreshMode, computed_all
 from tautochrone.model.reason import ReasonCode
-from tautochrone.runtime.views.choose_mode import computed_all
 
 __all__ = ["INTERVALS", "LOOKED_AT", "WhatIf", "what_if"]
 
@@ -48,11 +47,6 @@ class WhatIf:
     longer_ms: Mapping[int, int | None]
     full_ms: int | None
     followed_ms: int | None
-
-    @property
-    def refreshes(self) -> int:
-        """How many refreshes the estimates are for."""
-        return self.followed + self.computed
 
 
 def what_if(refreshes: Sequence[Refresh]) -> WhatIf | None:
