@@ -225,10 +225,7 @@ def _add_plan(commands: Any) -> None:
         "--drop", nargs="?", const="", metavar="ID", help="delete a built plan (without ID: all of the job)"
     )
     plan.add_argument(
-        "--rows",
-        type=_count,
-        metavar="N",
-        help="with --build: show so many rows of each sign (default 5)",
+        "--rows", type=_count, metavar="N", help="with --build: rows of each sign to show (default 5)"
     )
     plan.add_argument(
         "--key", metavar="COLUMN,…", help="with --build: also count the rows that changed, and their values"

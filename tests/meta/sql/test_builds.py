@@ -124,8 +124,9 @@ def test_approved_while_nobody_runs_the_job(store: Store, fence: Fence) -> None:
         with pytest.raises(MetaError, match=error):
             store.builds.approve(BUILD.id)
     store.builds.finish(BUILD.with_table(TABLE))
-    with pytest.raises(MetaError, match="JOB_RUNNING"):
+    with pytest.raises(MetaError, match="JOB_RUNNING") as refused:
         store.builds.approve(BUILD.id)
+    assert str(refused.value.hint).startswith("end the run and decide again")
     store.jobs.end_run("job", fence)
     store.builds.approve(BUILD.id)
     store.jobs.take_over("job")

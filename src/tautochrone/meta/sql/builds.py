@@ -78,7 +78,10 @@ class SqlBuilds(Repository):
             query = select(t.jobs).where(_J.name == approved.job).with_for_update()
             owner, now = connection.execute(query).first(), self._clock()
             if owner is not None and is_alive(owner.state, owner.lease_until_ms, now):
-                raise job_running_error(connection, owner, owner.process or {}, now)
+                running = job_running_error(connection, owner, owner.process or {}, now)
+                # Its own hint is for commands that can wait for the run or fence it off.
+                running.hint = f"end the run and decide again, or use `taut apply {build} --takeover`"
+                raise running
             _decide(connection, approved)
 
     def complete(self, job: str, fence: Fence, build: str) -> None:
