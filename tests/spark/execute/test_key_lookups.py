@@ -59,7 +59,7 @@ class LookupCache:
             None if wider is None else request(wider)
         )
         rows = self.lookups.candidate_rows(
-            TABLE, Version(version), request(values), wider_request, read, lambda: other
+            TABLE, Version(version), request(values), wider_request, read, other
         )
         return (
             None
@@ -188,10 +188,14 @@ def on_driver(session: SparkSession, query: str) -> DataFrame:
     return rows
 
 
+def version_1(own: DataFrame | None, others: DataFrame | None) -> OtherVersion:
+    return OtherVersion(Version("1"), lambda: (own, others))
+
+
 def test_rows_of_another_version_follow_from_what_differs(cache: LookupCache) -> None:
     own = on_driver(cache.session, "SELECT name, id AS k, id AS value FROM (SELECT 3L AS id, 'n' AS name)")
     others = on_driver(cache.session, "SELECT id AS k, id * 2 AS value FROM range(4, 7)")
-    other = OtherVersion(Version("1"), own, others)
+    other = version_1(own, others)
     assert cache.rows([3, 5, 9]) == [(3, 3), (5, 5), (9, 9)]
     assert cache.rows([3, 5], version="2", other=other) == [(5, 5), (5, 10), (9, 9)]
     assert cache.reads == 1
@@ -210,16 +214,41 @@ def test_rows_of_another_version_follow_from_what_differs(cache: LookupCache) ->
 )
 def test_another_version_that_does_not_fit_is_not_used(cache: LookupCache, own: str) -> None:
     cache.rows([3])
-    other = OtherVersion(Version("1"), on_driver(cache.session, own), None)
+    other = version_1(on_driver(cache.session, own), None)
     assert cache.rows([3], version="2", other=other) == [(3, 3)]
     assert cache.reads == 2
 
 
 def test_changes_that_the_driver_does_not_hold_are_not_used(cache: LookupCache) -> None:
     cache.rows([3])
-    other = OtherVersion(Version("1"), cache.session.sql(f"{ROWS} WHERE id = 3").select("k", "value"), None)
+    other = version_1(cache.session.sql(f"{ROWS} WHERE id = 3").select("k", "value"), None)
     assert cache.rows([3], version="2", other=other) == [(3, 3)]
     assert cache.reads == 2
+
+
+def test_a_column_that_another_version_lacks_is_read(cache: LookupCache) -> None:
+    cache.plan_columns = frozenset({"more"})
+    newer = "SELECT id AS k, id AS value, if(id = 3, 'x', NULL) AS more FROM range(100)"
+    added = on_driver(cache.session, "SELECT 3L AS k, 3L AS value, 'x' AS more")
+    assert cache.rows([3, 4], query=ROWS) == [(3, 3), (4, 4)]
+    other = version_1(None, added)
+    assert cache.rows([4], columns=("k", "more"), version="2", other=other, query=newer) == [(4, None)]
+    assert cache.rows([3], version="3", other=version_1(None, None), query=newer) == [(3, 3), (4, 4)]
+    assert cache.reads == 2, "no column is missing"
+    assert cache.rows([3], columns=("k", "more"), version="3", other=other, query=newer) == [
+        (3, "x"),
+        (4, None),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "version"), [("string", "1"), ("bigint", "0")])
+def test_what_differs_is_not_computed_in_vain(cache: LookupCache, kind: str, version: str) -> None:
+    """For keys that are not compared, or if the other version is not cached."""
+    column = "name" if kind == "string" else "k"
+    keys = ["n3"] if kind == "string" else [3]
+    cache.rows(keys, column=column, kind=kind, columns=(column,))
+    other = OtherVersion(Version(version), lambda: pytest.fail("computed"))
+    assert cache.rows(keys, column=column, kind=kind, columns=(column,), version="2", other=other)
 
 
 def test_failed_lookup_returns_none(cache: LookupCache) -> None:

@@ -112,12 +112,15 @@ class Changes:
     def stored_delta(
         self, table: TableName, old: Version, new: Version, columns: Collection[str]
     ) -> TableDelta | None:
-        """The same, if its rows are held and were read from the table's files. None: no row changed, or they
-        are not. What a view's refresh computed may have other last digits of floats than what it removed."""
+        """The same, without rows if none changed. None: they are not held, or were not read from the table's
+        files. What a view's refresh computed may have other last digits of floats than what it removed."""
         with self._lock:
-            is_computed = (table, old, new) in self._view_deltas
-        delta = None if is_computed else self.delta(table, old, new, columns)
-        return delta if delta is not None and delta.materialized else None
+            if (table, old, new) in self._view_deltas:
+                return None
+        delta = self.delta(table, old, new, columns)
+        if delta is None:
+            return TableDelta(None, None, 0, materialized=True)
+        return delta if delta.materialized else None
 
     def small_table(self, table: TableName, version: Version, read: Callable[[], DataFrame]) -> DataFrame:
         """All rows of a version: held by the driver if they are few, otherwise as `read` gives them."""

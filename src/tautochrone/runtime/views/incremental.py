@@ -392,19 +392,20 @@ class IncrementalRefresh:
         def looked_up(
             table: TableName, side: CutSide, request: LookupRequest, wider: Callable[[], LookupRequest | None]
         ) -> DataFrame | None:
-            def other_version() -> OtherVersion | None:
-                if str(table) not in old:
-                    return None
+            def difference() -> tuple[DataFrame | None, DataFrame | None] | None:
                 before, after = version(table, CutSide.BEFORE), version(table, CutSide.AFTER)
                 delta = self.changes.stored_delta(table, before, after, request.columns)
                 if delta is None:
                     return None
-                if side is CutSide.BEFORE:
-                    return OtherVersion(after, own=delta.added, others=delta.removed)
-                return OtherVersion(before, own=delta.removed, others=delta.added)
+                sides = delta.added, delta.removed
+                return sides if side is CutSide.BEFORE else sides[::-1]
 
+            other = None
+            if str(table) in old:
+                other_side = CutSide.AFTER if side is CutSide.BEFORE else CutSide.BEFORE
+                other = OtherVersion(version(table, other_side), difference)
             return self.changes.lookups.candidate_rows(
-                table, version(table, side), request, wider, lambda: read(table, side), other_version
+                table, version(table, side), request, wider, lambda: read(table, side), other
             )
 
         inputs = Inputs(

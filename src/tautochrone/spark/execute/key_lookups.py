@@ -27,7 +27,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import note_job
 from tautochrone.spark.execute.materialize import local_relation, materialize_few, materialize_up_to
 from tautochrone.spark.jvm.catalyst import kind, known_row_count
-from tautochrone.spark.jvm.driver_rows import rows_at_other_version
+from tautochrone.spark.jvm.driver_rows import COMPARED_TYPES, rows_at_other_version
 from tautochrone.spark.translate.literals import UNORDERED_TYPE, are_exact, has_literals, in_list, in_ranges
 
 __all__ = ["KeyLookups", "KeyValues", "LookupRequest", "OtherVersion", "collected_values", "key_values"]
@@ -89,7 +89,6 @@ def _collected(rows: DataFrame, columns: Sequence[str]) -> list[Row]:
     return rows.select(*(map(quoted, columns) if columns else [sf.lit(1)])).collect()
 
 
-_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint", "date")
 _KEY, _SEPARATOR = "__taut_key", "\x1f"
 
 _CacheKey = tuple[TableName, Version, str]
@@ -119,18 +118,23 @@ class OtherVersion:
 
     Attributes:
         version: the other one.
-        own: rows that it has and the version that is looked up has not; None: no row.
-        others: rows that this version has and the other one has not.
+        difference: returns the rows that only the other version has, and those that only the version that is
+            looked up has, None for no row; or None for both if they are not known.
     """
 
     version: Version
-    own: DataFrame | None
-    others: DataFrame | None
+    difference: Callable[[], tuple[DataFrame | None, DataFrame | None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """The result of a lookup and its keys. `size` is the number of its values (rows times columns)."""
+    """The result of a lookup.
+
+    Attributes:
+        values: its keys.
+        columns: those that were read, also those that the version lacks.
+        size: the number of values: rows times columns.
+    """
 
     values: frozenset[Any]
     columns: frozenset[str]
@@ -140,6 +144,10 @@ class _Lookup:
     def answers(self, request: LookupRequest) -> bool:
         """Whether the result has all keys and columns of a request."""
         return request.values <= self.values and self.columns.issuperset(request.columns)
+
+    def has_rows_of(self, request: LookupRequest) -> bool:
+        """The same, and its version lacks none of the columns: another version may have them."""
+        return self.answers(request) and set(request.columns) <= set(self.rows.columns)
 
 
 class KeyLookups:
@@ -166,7 +174,7 @@ class KeyLookups:
         request: LookupRequest,
         wider_request: Callable[[], LookupRequest | None],
         read_all: Callable[[], DataFrame],
-        other_version: Callable[[], OtherVersion | None] = lambda: None,
+        other: OtherVersion | None = None,
     ) -> DataFrame | None:
         """Materialized rows of a version: all rows with one of the requested keys, and maybe others.
 
@@ -178,7 +186,7 @@ class KeyLookups:
             request: the keys and columns that the caller needs.
             wider_request: a request with more keys, which other views may need; None: no others are known.
             read_all: returns all rows of the version.
-            other_version: a version whose rows with these keys may be known; None: there is no other one.
+            other: a version whose rows with these keys may be known; None: there is no other one.
         """
         key = table, version, request.column
         with self._lock:
@@ -188,7 +196,7 @@ class KeyLookups:
             cached = self._cached.get(key)
             if cached is not None and cached.answers(request):
                 return cached.rows
-            derived = self._derived(key, request, other_version)
+            derived = None if other is None else self._derived(key, request, other)
             if derived is not None:
                 return derived.rows
             extended = None if cached is None else replace(request, values=request.values | cached.values)
@@ -208,32 +216,28 @@ class KeyLookups:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _derived(
-        self, key: _CacheKey, request: LookupRequest, other_version: Callable[[], OtherVersion | None]
-    ) -> _Lookup | None:
+    def _derived(self, key: _CacheKey, request: LookupRequest, other: OtherVersion) -> _Lookup | None:
         """The lookup, from that of another version and what differs between them; None: that one is not
         cached, or the rows are not all held by the driver."""
         with self._lock:
-            is_there = any((table, column) == (key[0], key[2]) for table, _, column in self._cached)
-        if not is_there:
-            return None
-        other = other_version()
-        cached = None if other is None else self._cached.get((key[0], other.version, key[2]))
-        if other is None or cached is None or not cached.answers(request):
+            cached = self._cached.get((key[0], other.version, key[2]))
+        if request.kind not in COMPARED_TYPES or cached is None or not cached.has_rows_of(request):
             return None
         columns = cached.rows.columns
-        frames = [rows for rows in (cached.rows, other.own, other.others) if rows is not None]
-        plans = [_held(rows, columns) for rows in frames]
-        if request.kind not in _WHOLE_NUMBERS or any(plan is None for plan in plans):
+        rows = _held(cached.rows, columns)
+        # What differs is computed last: that may take a job.
+        difference = None if rows is None else other.difference()
+        if rows is None or difference is None:
             return None
-        rows, *changed = plans
-        own = None if other.own is None else changed.pop(0)
-        others = changed.pop() if changed else None
+        own, others = (None if side is None else _held(side, columns) for side in difference)
+        if (own is None, others is None) != (difference[0] is None, difference[1] is None):
+            return None
         plan = rows_at_other_version(rows, own, others, columns.index(request.column), cached.values)
         if plan is None:
             return None
         frame = dataframe_of_plan(cached.rows.sparkSession, plan)
-        return self._keep(key, replace(cached, rows=frame, size=int(plan.data().size()) * len(columns)))
+        size = int(plan.data().size()) * len(columns)
+        return self._keep(key, _Lookup(cached.values, frozenset(columns), frame, size))
 
     def _keep(self, key: _CacheKey, lookup: _Lookup) -> _Lookup:
         with self._lock:

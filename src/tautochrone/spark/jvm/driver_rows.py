@@ -11,9 +11,11 @@ from py4j.java_gateway import JavaObject
 
 from tautochrone.spark.jvm.driver_calls import singleton
 
-__all__ = ["distinct_values", "rows_at_other_version", "rows_with_keys"]
+__all__ = ["COMPARED_TYPES", "distinct_values", "rows_at_other_version", "rows_with_keys"]
 
 _SOURCE = Path(__file__).with_name("DriverRows.java")
+COMPARED_TYPES = ("tinyint", "smallint", "int", "bigint", "date")
+"""The types of keys that `rows_at_other_version` compares, as catalog strings."""
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
