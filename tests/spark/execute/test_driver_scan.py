@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tautochrone.spark.execute.driver_scan import (
     stored_positions,
 )
 from tautochrone.spark.execute.materialize import computed_on_executors, local_relation
+from tautochrone.spark.translate.literals import in_list, literals
 
 pytestmark = pytest.mark.spark
 
@@ -199,6 +201,25 @@ def test_copies_and_rows_that_are_not_the_same(
     assert count_of_positions == rows
 
 
+@pytest.mark.parametrize(
+    ("column", "key", "kind"),
+    [("k", "it's", "string"), ("n", Decimal("1.50"), "decimal(9,2)")],
+)
+def test_files_without_a_key_are_not_read(
+    spark: SparkSession, column: str, key: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"lake.default.driver_scan_{next(_numbers)}"
+    spark.sql(f"CREATE TABLE {name} (k STRING, n DECIMAL(9, 2)) USING iceberg")
+    for first in (literals([key if column == "k" else "a"], "string"), "'zz'"):
+        number = "9" if first == "'zz'" else "1.50"
+        spark.sql(f"INSERT INTO {name} SELECT {first}, {number} FROM range(0, 2, 1, 1)")
+    monkeypatch.setattr(limits, "MAX_SINGLE_TASK_ROWS", 2)
+    for condition in (in_list(column, [key], kind), f"{column} <= {literals([key], kind)}"):
+        assert in_driver(spark.table(name).where(condition)).count() == 2
+    assert held_in_driver(spark.table(name)) is None
+    spark.sql(f"DROP TABLE {name}")
+
+
 def test_a_column_of_another_type_is_not_compared(spark: SparkSession, pairs: str) -> None:
     chosen = spark.sql("SELECT 'a' AS k, 0.0F AS v")
     with job_reasons() as reasons:
@@ -263,6 +284,29 @@ def test_a_plan_of_several_tasks_is_a_job(spark: SparkSession) -> None:
         local_relation(spark.sql("SELECT * FROM VALUES ('b', 1.0D), ('a', 2.0D) AS t(k, v) SORT BY v"))
     codes = [reason.code for reason in reasons.take()]
     assert codes == [ReasonCode.OPERATOR_OF_JOBS, ReasonCode.SEVERAL_TASKS]
+
+
+@pytest.mark.usefixtures("held")
+def test_the_first_rows_of_several_tasks_are_a_job(spark: SparkSession) -> None:
+    query = "SELECT k, v FROM one ORDER BY v, k LIMIT 2"
+    for rows, codes in (
+        (spark.table("one").repartition(1), [ReasonCode.OPERATOR_OF_JOBS]),
+        (spark.table("one"), [ReasonCode.OPERATOR_OF_JOBS]),
+        (spark.table("one").coalesce(1), []),
+    ):
+        with job_reasons() as reasons:
+            assert local_relation(spark.sql(query.replace("one", "{rows}"), rows=rows))[1] == 2
+        assert [reason.code for reason in reasons.take()] == codes
+
+
+def test_rows_of_a_shuffle_are_a_job(spark: SparkSession) -> None:
+    """Whatever the operator: without its job the shuffle has no rows, and no error."""
+    java_session, jvm = spark._jsparkSession, driver_scan._driver_scan()
+    with tuned_session(spark, delta_rows=10), job_reasons() as reasons:
+        for rows, here in ((spark.range(0, 9, 1, 1), True), (spark.range(9).repartition(1), False)):
+            plan = rows._jdf.queryExecution().executedPlan()
+            assert (jvm.runHere(java_session, plan, 10_000) is not None) == here
+    assert [reason.code for reason in reasons.take()] == [ReasonCode.OPERATOR_OF_JOBS]
 
 
 @pytest.mark.usefixtures("held")

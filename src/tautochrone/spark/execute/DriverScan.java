@@ -16,7 +16,9 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicLong;
 
+import org.apache.spark.Dependency;
 import org.apache.spark.Partition;
+import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext$;
 import org.apache.spark.TaskContextImpl;
@@ -49,6 +51,7 @@ import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.RDDScanExec;
 import org.apache.spark.sql.execution.SQLExecution$;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.TakeOrderedAndProjectExec;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.PushDownUtils;
 import org.apache.spark.sql.internal.SQLConf;
@@ -191,6 +194,10 @@ public final class DriverScan {
             note(reason("SEVERAL_TASKS", "tasks", partitions.length));
             return null;
         }
+        if (isShuffled(rdd)) {
+            note(reason("OPERATOR_OF_JOBS", "operator", plan.nodeName()));
+            return null;
+        }
         long task = TASKS.getAndDecrement();
         TaskMemoryManager memory = new TaskMemoryManager(SparkEnv.get().memoryManager(), task);
         Properties settings = (Properties) session.sparkContext().getLocalProperties().clone();
@@ -253,7 +260,21 @@ public final class DriverScan {
                 return operator;
             }
         }
-        return null;
+        // It shuffles the first rows of several partitions. A copy tells: what ran cannot be sent to a task.
+        return plan instanceof TakeOrderedAndProjectExec && isShuffled(((SparkPlan) plan.clone()).execute())
+                ? plan.nodeName() : null;
+    }
+
+    /** Whether rows come out of a shuffle. Without the job that fills it, it is empty. */
+    private static boolean isShuffled(RDD rdd) {
+        Seq dependencies = (Seq) rdd.dependencies();
+        for (int i = 0; i < dependencies.size(); i++) {
+            Dependency dependency = (Dependency) dependencies.apply(i);
+            if (dependency instanceof ShuffleDependency || isShuffled(dependency.rdd())) {
+                return true;
+            }
+        }
+        return false;
     }
 
     // -- why a job did something -------------------------------------------------------------------

@@ -38,8 +38,8 @@ public final class DriverRows {
     }
 
     /**
-     * Some columns of the rows whose key is among some keys. Null if values of a key's type may be equal and differ in bytes, or if
-     * the types of both sides differ.
+     * Some columns of the rows whose key is among some keys. Null if values of a key's type may be equal and differ
+     * in bytes, or if the types of both sides differ.
      *
      * @param columns numbers of the columns of the rows, and of those of the keys that they must equal, with commas
      * @param nullSafe whether NULL equals NULL
