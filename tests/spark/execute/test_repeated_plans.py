@@ -263,6 +263,23 @@ def test_a_view_without_repeated_shapes_stops_looking() -> None:
     assert not plans.are_met_again
 
 
+def test_rows_that_are_too_many_again_and_again_are_not_gathered() -> None:
+    plans = RepeatedPlans()
+    for are_few in (False, False, True, False, False):
+        plans.note_gathered("a", are_few=are_few)
+        assert not plans.cannot_be_made("a")
+    plans.note_gathered("a", are_few=False)
+    assert plans.cannot_be_made("a")
+
+
+def test_a_view_whose_rows_are_always_too_many_stops_looking() -> None:
+    plans = RepeatedPlans()
+    for key in range(48):
+        assert plans.are_met_again
+        plans.note_gathered(key, are_few=False)
+    assert not plans.are_met_again
+
+
 def test_a_shape_that_cannot_be_repeated_is_tried_once() -> None:
     plans = RepeatedPlans()
     assert not plans.cannot_be_made("a")

@@ -38,6 +38,7 @@ from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.key_lookups import LookupRequest
 from tautochrone.spark.execute.materialize import (
     computed_on_executors,
+    few_rows,
     fits_on_driver,
     local_relation,
     rows_up_to,
@@ -207,7 +208,14 @@ class SparkEngine:
         shape = shape_of(plan, self._of_query, self.attributes)
         if shape is None or not shape.leaves or plans.cannot_be_made(shape.key):
             return None
-        gathered = self._all_gathered(plan, shape.leaves)
+        large = [leaf for leaf in shape.leaves if not self.reads_few_rows(leaf)]
+        # To gather takes time, so what needs no rows is tested first.
+        if not all(map(self._may_have_few_rows, large)) or not self._reads_few_rows_besides(
+            plan, set(map(id, shape.leaves))
+        ):
+            return None
+        gathered = self._all_gathered(shape.leaves, large)
+        plans.note_gathered(shape.key, are_few=gathered is not None)
         if gathered is None:
             return None
         rows = [each.rows for each in gathered]
@@ -236,17 +244,19 @@ class SparkEngine:
         self.columns.define(plan.columns, output)
         return Materialized(columns=plan.columns, handle=relation, rows=size)
 
-    def _all_gathered(self, plan: Node, leaves: Sequence[Node]) -> list[_Gathered] | None:
-        """What each of these leaves of a plan reads; None if it is too much for one task."""
+    def _all_gathered(self, leaves: Sequence[Node], large: Sequence[Node]) -> list[_Gathered] | None:
+        """What each of these leaves of a plan reads; None if it is too much for one task.
+
+        Args:
+            leaves: all of them.
+            large: those of large tables and states.
+        """
         looked_up: dict[int, _Gathered] = {}
-        for leaf in leaves:
-            if not self.reads_few_rows(leaf):
-                rows = self._gathered_by_keys(leaf)
-                if rows is None:
-                    return None
-                looked_up[id(leaf)] = rows
-        if not self._reads_few_rows_besides(plan, set(map(id, leaves))):
-            return None
+        for leaf in large:
+            rows = self._gathered_by_keys(leaf)
+            if rows is None:
+                return None
+            looked_up[id(leaf)] = rows
         return [looked_up.get(id(leaf)) or self._gathered(leaf) for leaf in leaves]
 
     def _reads_few_rows_besides(self, plan: Node, leaves: Collection[int]) -> bool:
@@ -256,24 +266,33 @@ class SparkEngine:
             return self.reads_few_rows(plan)
         return all(self._reads_few_rows_besides(child, leaves) for child in plan.children)
 
-    def _gathered_by_keys(self, leaf: Node) -> _Gathered | None:
-        """The rows of a large table or state with the keys of a leaf; None if they cannot be looked up or are
-        not few."""
+    def _may_have_few_rows(self, leaf: Node) -> bool:
+        """Whether a leaf may read few rows of a large table or state: those with some keys."""
         if not isinstance(leaf, KeySemiJoin) or leaf.anti or not self._is_held(leaf.keys):
-            return None
+            return False
+        if isinstance(leaf.child, ScanAtCut):
+            return all(column in leaf.child.scan.handle for column, _ in leaf.on)
+        return isinstance(leaf.child, StateScan)
+
+    def _gathered_by_keys(self, leaf: Node) -> _Gathered | None:
+        """The rows of a leaf that `_may_have_few_rows`; None if they cannot be looked up or are not few."""
+        assert isinstance(leaf, KeySemiJoin)
         if isinstance(leaf.child, StateScan):
-            rows, count = self._materialize_on_driver(leaf.columns, self.lowering.frame(leaf))
-            return _Gathered(rows, lambda plan: plan, False) if are_few(count) else None
-        if not isinstance(leaf.child, ScanAtCut):
-            return None
+            rows = few_rows(
+                self.lowering.frame(leaf),
+                limits.MAX_SINGLE_TASK_ROWS,
+                lambda output: self.columns.with_expected_ids(output, leaf.columns),
+            )
+            return None if rows is None else _Gathered(rows, lambda plan: plan, False)
+        assert isinstance(leaf.child, ScanAtCut)
         scan, keys = leaf.child.scan, leaf.keys
         assert isinstance(keys, Materialized)
         candidates = self._looked_up(leaf, leaf.child)
         if candidates is None or kind(analyzed_plan(candidates)) != "LocalRelation":
             return None
         names = candidates.columns
-        columns = [self._name(column) for column, _ in leaf.on if column in scan.handle]
-        if len(columns) < len(leaf.on) or not set(columns) <= set(names):
+        columns = [self._name(column) for column, _ in leaf.on]
+        if not set(columns) <= set(names):
             return None
         selected = rows_with_keys(
             analyzed_plan(candidates),

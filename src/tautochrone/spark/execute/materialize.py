@@ -21,6 +21,7 @@ from tautochrone.spark.jvm.catalyst import Catalyst
 
 __all__ = [
     "computed_on_executors",
+    "few_rows",
     "first_row",
     "fits_on_driver",
     "local_relation",
@@ -164,8 +165,18 @@ def materialize_up_to(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int] 
 
 def materialize_few(frame: DataFrame, max_rows: int) -> DataFrame | None:
     """The rows computed now, by one job, and kept on the driver; None when there are more than `max_rows`."""
-    relation, rows = local_relation(rows_up_to(frame, max_rows))
-    return dataframe_of_plan(frame.sparkSession, relation) if rows <= max_rows else None
+    relation = few_rows(frame, max_rows)
+    return None if relation is None else dataframe_of_plan(frame.sparkSession, relation)
+
+
+def few_rows(
+    frame: DataFrame,
+    max_rows: int,
+    with_ids: Callable[[JavaObject], JavaObject] = lambda output: output,
+) -> JavaObject | None:
+    """The same as a local relation; for `with_ids` see `local_relation`."""
+    relation, rows = local_relation(rows_up_to(frame, max_rows), with_ids=with_ids)
+    return relation if rows <= max_rows else None
 
 
 def materialize_if_small(frame: DataFrame, max_rows: int) -> tuple[DataFrame, int]:

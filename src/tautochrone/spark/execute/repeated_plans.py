@@ -58,6 +58,8 @@ _MAX_PLANS = 64
 """Of one view."""
 _MAX_MISSES = 48
 """A view of which so many plans were never met again has none that repeat."""
+_MAX_TIMES_GATHERED = 3
+"""In a row. Then the rows of a shape are not gathered any more: rows that are too many are read again."""
 
 
 class _NoShapeError(Exception):
@@ -179,6 +181,7 @@ class RepeatedPlans:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[Hashable, JavaObject | None] = OrderedDict()
+        self._too_many: OrderedDict[Hashable, int] = OrderedDict()
         self._misses = 0
         self._hits = 0
 
@@ -202,6 +205,20 @@ class RepeatedPlans:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
+
+    def note_gathered(self, key: Hashable, *, are_few: bool) -> None:
+        """The rows of a shape were gathered, and were few or too many for a plan of it."""
+        if are_few:
+            self._too_many.pop(key, None)
+            return
+        times = self._too_many.pop(key, 0) + 1
+        if times == _MAX_TIMES_GATHERED:
+            self.refuse(key)
+            return
+        self._misses += times == 1
+        self._too_many[key] = times
+        while len(self._too_many) > _MAX_PLANS:
+            self._too_many.popitem(last=False)
 
     def refuse(self, key: Hashable) -> None:
         """No plan of a shape can be repeated."""
