@@ -3,7 +3,10 @@ not start is an error with a hint."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,10 +15,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkContext, java_gateway
 
 from tautochrone.errors import EnvironmentProblemError
-from tautochrone.spark.session import gateway
+from tautochrone.spark.jvm.driver_calls import COMPILED
+from tautochrone.spark.session import gateway, launch_command
 from tautochrone.spark.session.gateway import _started_jvm, _StderrReader, _without_spark_defaults, launch
 
 NOISE = (
@@ -100,6 +104,26 @@ def test_spark_submit_reads_no_defaults(monkeypatch: pytest.MonkeyPatch, given: 
         assert (option, Path(file).read_text()) == ("--properties-file", "")
         assert rest == (given or "pyspark-shell").split()
     assert os.environ.get("PYSPARK_SUBMIT_ARGS") == given
+
+
+def test_a_session_without_a_prepared_folder_uses_the_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file in the current folder says nothing about it."""
+    for name in [name for name in os.environ if name.startswith(launch_command._READ_BY_SCRIPT)]:
+        monkeypatch.delenv(name)
+    command = {"java": "java", "arguments": [], "variables": {"SPARK_CONF_DIR": "/none"}}
+    (tmp_path / launch_command._FILE).write_text(json.dumps(command))
+    monkeypatch.chdir(tmp_path)
+    for how in ("_by_script", "_run"):
+        monkeypatch.setattr(gateway, how, Mock(return_value=how))
+    assert gateway._start_jvm({"spark.master": "local"})[0] == "_by_script"
+    assert gateway._start_jvm({"spark.master": "local", COMPILED: str(tmp_path)})[0] == "_run"
+
+
+def test_names_of_java_are_those_of_pyspark() -> None:
+    source = inspect.getsource(java_gateway.launch_gateway)
+    assert re.findall(r'java_import\(gateway\.jvm, "(.*)"\)', source) == [*gateway._IMPORTS]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tautochrone.spark.session import java
 from tautochrone.spark.session.factory import settings_to_start
 from tautochrone.spark.session.jars import CORE, KAFKA
 from tautochrone.spark.session.java import (
+    JAVA_VARIABLES,
     archive_file,
     archive_options,
     find_java,
@@ -170,14 +171,15 @@ def test_java_is_not_started_for_its_version(tmp_path: Path, monkeypatch: pytest
     release = tmp_path / "release"
     release.write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.1"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+    for name in JAVA_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert find_java() == str(command)
     # Java itself says whether it accepts them.
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:Nonsense")
-    with pytest.raises(EnvironmentProblemError, match="JAVA_FAILED"):
-        find_java()
-    monkeypatch.delenv("JDK_JAVA_OPTIONS")
+    for name in JAVA_VARIABLES:
+        monkeypatch.setenv(name, "-XX:Nonsense")
+        with pytest.raises(EnvironmentProblemError, match="JAVA_FAILED"):
+            find_java()
+        monkeypatch.delenv(name)
     release.write_text('JAVA_VERSION="1.8.0_292"\n')
     java.java_version.cache_clear()
     with pytest.raises(EnvironmentProblemError, match="JAVA_FAILED"):
@@ -185,7 +187,7 @@ def test_java_is_not_started_for_its_version(tmp_path: Path, monkeypatch: pytest
 
 
 def test_java_starts_with_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+    for name in JAVA_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
     def options(short_lived: bool, given: str) -> str:
@@ -196,8 +198,10 @@ def test_java_starts_with_one_collector(monkeypatch: pytest.MonkeyPatch) -> None
     assert "-XX:+UseSerialGC" in options(True, "-Da=b")
     assert "-XX:+UseSerialGC" not in options(False, "-Da=b")
     assert options(True, "-XX:+UseG1GC").count("GC") == 1
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseParallelGC")
-    assert "GC" not in options(True, "-Da=b")
+    for name in JAVA_VARIABLES:
+        monkeypatch.setenv(name, "-XX:+UseParallelGC")
+        assert "GC" not in options(True, "-Da=b")
+        monkeypatch.delenv(name)
 
 
 def test_the_compiler_of_generated_code_is_not_signed(

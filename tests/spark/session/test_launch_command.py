@@ -113,6 +113,9 @@ def test_files_that_the_script_reads(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / launch_command._FILE
     file.write_text(json.dumps(content | {"more": 1}))
     assert prepared(tmp_path, {}) is None
+    for variables in ({}, [], None):
+        file.write_text(json.dumps(content | {"variables": variables}))
+        assert prepared(tmp_path, {}) is None
     content["variables"]["SPARK_CONF_DIR"] = str(tmp_path)
     file.write_text(json.dumps(content))
     assert prepared(tmp_path, {}) is None

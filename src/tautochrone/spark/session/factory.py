@@ -23,7 +23,13 @@ from tautochrone.redaction import redacted
 from tautochrone.spark.jvm.driver_calls import COMPILED
 from tautochrone.spark.session.gateway import finish_launch, launch, start_context
 from tautochrone.spark.session.jars import resolve
-from tautochrone.spark.session.java import archive_options, class_path, find_java, prepared_folder
+from tautochrone.spark.session.java import (
+    JAVA_VARIABLES,
+    archive_options,
+    class_path,
+    find_java,
+    prepared_folder,
+)
 from tautochrone.spark.session.jvm_liveness import jvm_error, reset_pyspark
 from tautochrone.spark.session.settings import SparkSettings
 
@@ -76,7 +82,6 @@ _OPTIMISED_LATER = (
     "-XX:Tier4CompileThreshold=150000",
 )
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 
 _JAVA_CALLING_FUNCTIONS = ("reflect", "java_method", "try_reflect")
 """Spark functions that can call any static method in the JVM."""
@@ -191,7 +196,7 @@ def settings_to_start(spark: SparkSettings, catalog: str, catalog_conf: Mapping[
 
 def _has_collector(spark: SparkSettings) -> bool:
     """Whether the user chooses a garbage collector: Java does not start with two of them."""
-    given = [spark.conf.get(_JAVA_OPTIONS), *map(os.environ.get, _JAVA_VARIABLES)]
+    given = [spark.conf.get(_JAVA_OPTIONS), *map(os.environ.get, JAVA_VARIABLES)]
     return any(_COLLECTOR.search(text) for text in given if text)
 
 

@@ -48,8 +48,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from py4j.clientserver import JavaClient
-from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+from py4j.clientserver import ClientServer, JavaClient, JavaParameters, PythonParameters
+from py4j.java_gateway import (
+    GatewayParameters,
+    JavaClass,
+    JavaGateway,
+    JavaMember,
+    JavaPackage,
+    JVMView,
+    java_import,
+)
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError, utils
@@ -72,13 +80,12 @@ _log = logging.getLogger(__name__)
 
 _NOISE = re.compile(
     r"WARNING: Using incubator modules: jdk\.incubator\.vector$|Setting default log level to |"
-    r"To adjust logging level use sc\.setLogLevel|Picked up JAVA_TOOL_OPTIONS: "
+    r"To adjust logging level use sc\.setLogLevel|(NOTE: )?Picked up \w*JAVA_\w*OPTIONS: "
 )
 _STACK_FRAME = re.compile(r"\s+at |\s+\.\.\. \d+ more")
 _MAIN_EXCEPTION = re.compile(r'^Exception in thread "main" (?:[\w.$]+: )?')
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 _STDERR_TIMEOUT_S = 5.0
-_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _START_POLL_S = 0.01
 _TAIL_LINES, _LINE_CHARACTERS = 50, 500
 
@@ -165,7 +172,8 @@ def _start_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
     reader.start()
     try:
         try:
-            prepared = prepared_command(Path(conf.get(COMPILED, "")), conf)
+            # A session without the setting has no such folder; the current one is nobody's.
+            prepared = prepared_command(Path(conf[COMPILED]), conf) if conf.get(COMPILED) else None
             gateway = _by_script(conf, write_end) if prepared is None else _run(prepared, conf, write_end)
         finally:
             # Then only the JVM holds the write end, so the thread ends when the JVM does.
@@ -175,8 +183,8 @@ def _start_jvm(conf: dict[str, str]) -> tuple[Any, _StderrReader]:
         raise EnvironmentProblemError(
             "JVM_NOT_STARTED",
             f"Spark's Java process ended before it could be used: {reader.start_failure()}",
-            hint="check --master, spark.driver.memory, spark.driver.extraJavaOptions and the variable "
-            "JAVA_TOOL_OPTIONS; `taut doctor` checks Java itself",
+            hint="check --master, spark.driver.memory, spark.driver.extraJavaOptions and the variables "
+            "JAVA_TOOL_OPTIONS, _JAVA_OPTIONS and JDK_JAVA_OPTIONS; `taut doctor` checks Java itself",
         ) from error
     return gateway, reader
 
@@ -218,12 +226,42 @@ def _run(prepared: LaunchCommand, conf: Mapping[str, str], stderr: int) -> Any:
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
         with connection.open("rb") as answer:
             port, secret = read_int(answer), UTF8Deserializer().loads(answer)  # type: ignore[no-untyped-call]
-    os.environ |= {_PORT: str(port), _SECRET: secret}
-    try:
-        gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    finally:
-        del os.environ[_PORT], os.environ[_SECRET]
+    gateway = _connected(port, secret)
     gateway.proc = process
+    return gateway
+
+
+_IMPORTS = (
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.api.java.*",
+    "org.apache.spark.api.python.*",
+    "org.apache.spark.ml.python.*",
+    "org.apache.spark.mllib.api.python.*",
+    "org.apache.spark.resource.*",
+    "org.apache.spark.sql.Encoders",
+    "org.apache.spark.sql.OnSuccessCall",
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.*",
+    "org.apache.spark.sql.api.python.*",
+    "org.apache.spark.sql.hive.*",
+    "scala.Tuple2",
+)
+"""The names of Java that PySpark's `launch_gateway` imports."""
+
+
+def _connected(port: int, secret: str) -> Any:
+    """What `launch_gateway` makes for a JVM that runs already. That takes the secret from the environment,
+    where processes that another thread starts meanwhile would get it."""
+    parameters = {"port": port, "auth_token": secret, "auto_convert": True}
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true":
+        gateway = ClientServer(
+            java_parameters=JavaParameters(**parameters),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+    else:
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(**parameters))
+    for name in _IMPORTS:
+        java_import(gateway.jvm, name)
     return gateway
 
 

@@ -40,6 +40,7 @@ from tautochrone.spark.session.jars import CORE, KAFKA, resolve
 from tautochrone.spark.session.launch_command import write_command
 
 __all__ = [
+    "JAVA_VARIABLES",
     "MINIMUM_JAVA",
     "archive_file",
     "archive_options",
@@ -51,6 +52,9 @@ __all__ = [
 ]
 
 MINIMUM_JAVA = 17
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+"""The variables whose options Java takes besides those of its command."""
+_PICKED_UP = re.compile(r"(NOTE: )?Picked up ")
 _INSTALL = "install a JDK 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
 
 
@@ -78,7 +82,7 @@ def find_java() -> str:
 def _recorded_version(command: str) -> int | None:
     """What the file beside a Java says, without starting it; None: only Java itself can tell, also whether it
     accepts the options that the environment has for it."""
-    if any(name in os.environ for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")):
+    if any(name in os.environ for name in JAVA_VARIABLES):
         return None
     try:
         text = (Path(command).resolve().parent.parent / "release").read_text()
@@ -99,11 +103,12 @@ def java_version(command: str) -> int:
     text = output.stderr + output.stdout
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None or output.returncode:
-        lines = [line for line in text.splitlines() if not line.startswith("Picked up ")]
+        lines = [line for line in text.splitlines() if not _PICKED_UP.match(line)]
         raise EnvironmentProblemError(
             "JAVA_FAILED",
             f"`{command} -version` fails: {redacted(' '.join(lines[:2]))}",
-            hint="check JAVA_HOME, and options in the variables JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
+            hint="check JAVA_HOME, and options in the variables JAVA_TOOL_OPTIONS, _JAVA_OPTIONS "
+            "and JDK_JAVA_OPTIONS",
         )
     # Java 8 reports its version as 1.8.
     return int(match[2] if match[1] == "1" and match[2] else match[1])

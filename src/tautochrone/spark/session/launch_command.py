@@ -90,10 +90,11 @@ def prepared_command(folder: Path, conf: Mapping[str, str]) -> LaunchCommand | N
         return None
     try:
         command = LaunchCommand(**json.loads((folder / _FILE).read_text()))
-    except (OSError, ValueError, TypeError):
+        # Its files say what the script does.
+        is_configured = Path(command.variables["SPARK_CONF_DIR"]).exists()
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    # Its files say what the script does.
-    return None if Path(command.variables["SPARK_CONF_DIR"]).exists() else command
+    return None if is_configured else command
 
 
 def write_command(folder: Path, java: str) -> None:
