@@ -70,6 +70,7 @@ class KafkaBroker(Closeable):
 
     Args:
         users: with their passwords, for `login_bootstrap`.
+        creates_topics: the broker creates the topics that a client names.
 
     Attributes:
         bootstrap: where nobody has to log in.
@@ -79,7 +80,13 @@ class KafkaBroker(Closeable):
         EnvironmentProblemError: `KAFKA_NOT_STARTED`, with the end of its log.
     """
 
-    def __init__(self, folder: Path, users: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        users: Mapping[str, str] = MappingProxyType({}),
+        *,
+        creates_topics: bool = False,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._java = find_java()
         self._classpath = _classpath(self._java)
@@ -90,6 +97,8 @@ class KafkaBroker(Closeable):
         self._properties = folder / "server.properties"
         ports = {"port": port, "login_port": login_port, "controller": controller}
         properties = _PROPERTIES.format(**ports, logs=folder / "data")
+        if creates_topics:
+            properties = properties.replace("topics.enable=false", "topics.enable=true")
         if users:
             given = " ".join(f'user_{name}="{password}"' for name, password in users.items())
             properties += _LOGIN.format(**ports, users=given)

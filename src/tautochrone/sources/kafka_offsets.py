@@ -30,7 +30,7 @@ def end_offsets(brokers: str, topics: Collection[str]) -> dict[str, dict[str, in
     {'orders': {'0': 1200, '1': 1187}}
     """
     try:
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
         from confluent_kafka.admin import AdminClient, OffsetSpec
     except ImportError as error:
         raise EnvironmentProblemError(
@@ -38,18 +38,22 @@ def end_offsets(brokers: str, topics: Collection[str]) -> dict[str, dict[str, in
             "Topics cannot be asked without Spark: confluent-kafka is not installed",
             hint="pip install 'tautochrone[kafka]'",
         ) from error
+    if not topics:
+        return {}
     settings = {"bootstrap.servers": brokers, "socket.timeout.ms": int(_TIMEOUT_S * 1000)}
     admin: Any = AdminClient({**settings, "error_cb": lambda _error: None}, logger=_log)
     try:
-        described = [
-            admin.list_topics(topic, timeout=_TIMEOUT_S).topics.get(topic) for topic in sorted(topics)
-        ]
-        requested = {
-            TopicPartition(each.topic, partition): OffsetSpec.latest()
-            for each in described
-            if each is not None and each.error is None
-            for partition in each.partitions
-        }
+        # A broker that creates topics does so for whom `list_topics` names one, and not for this question.
+        futures = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_TIMEOUT_S)
+        requested: dict[Any, Any] = {}
+        for topic, described in futures.items():
+            try:
+                partitions = described.result().partitions
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                continue
+            requested |= {TopicPartition(topic, each.id): OffsetSpec.latest() for each in partitions}
         ends: dict[str, dict[str, int]] = {}
         if requested:
             for partition, future in admin.list_offsets(requested, request_timeout=_TIMEOUT_S).items():
