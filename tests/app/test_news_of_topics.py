@@ -63,3 +63,16 @@ def test_brokers_that_do_not_answer_are_a_reason(monkeypatch: pytest.MonkeyPatch
     (reason,) = unchanged._news_of_topics({address: {"a": {"0": 1}}})
     assert reason.code is ReasonCode.NEWS_NOT_KNOWN
     assert address in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_topic"),
+    [
+        ("topic a of kafka:9092", True),
+        ("topic pattern a.* of kafka:9092", False),
+        ("topic partitions of a of kafka:9092", False),
+        ("files in /a", False),
+    ],
+)
+def test_topics_that_are_read_as_a_whole_are_asked(source: str, is_topic: bool) -> None:
+    assert unchanged._is_topic(source) is is_topic

@@ -7,9 +7,12 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -80,12 +83,15 @@ class Project:
 
     def begin(self) -> News:
         settings = self.pipeline.settings
+        self.reason: Reason | None = None
         last = last_run(settings, self.program)
-        return (
-            News.UNKNOWN
-            if last is None
-            else end_without_news(settings, last, Ownership(), self.emitted.append)
-        )
+        if last is None:
+            return News.UNKNOWN
+        news = end_without_news(settings, last, Ownership(), self.emitted.append)
+        if isinstance(news, News):
+            return news
+        self.reason = news
+        return News.UNKNOWN
 
     @property
     def record(self) -> Path:
@@ -302,6 +308,65 @@ def since(project: Project) -> ReasonCode:
         reason = since_last_run(settings, job)
     assert reason is not None
     return reason.code
+
+
+def test_questions_of_jobs_do_not_wait_for_each_other(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = project.pipeline.settings
+    with existing_store(settings) as store:
+        (job,) = store.jobs.states()
+    slow, is_over, looks = replace(job, name="slow"), Event(), list[str]()
+
+    def look(_settings: object, job: JobStatus) -> Reason:
+        looks.append(job.name)
+        if job is slow:
+            assert is_over.wait(60)
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="no broker answers")
+
+    monkeypatch.setattr(unchanged, "since_last_run", look)
+    news = SinceLastRun(settings, counts_s=0)
+    with ThreadPoolExecutor() as threads:
+        answers = [threads.submit(news, slow) for _ in range(3)]
+        assert news(job) == news(job)
+        is_over.set()
+        assert {answer.result() for answer in answers} == {news(job)}
+    # What was not known is not asked again at once.
+    assert sorted(looks) == sorted([job.name, "slow"])
+
+
+def test_a_catalog_that_fails_after_a_run_is_no_failure_of_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, calls = unchanged._states, list[object]()
+
+    def failing(*arguments: Any) -> dict[str, str]:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise OSError("503")
+        return states(*arguments)
+
+    before = project.record.read_bytes()
+    monkeypatch.setattr(unchanged, "_states", failing)
+    project.run()
+    assert len(calls) == 2
+    (reason,) = [e.reason for e in project.emitted if isinstance(e, events.RunNotRemembered)]
+    assert "503" in str(reason)
+    assert project.record.read_bytes() == before
+
+
+def test_a_storage_without_such_a_file_is_not_looked_at(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object) -> None:
+        raise AssertionError("the folders of sources are looked at")
+
+    monkeypatch.setattr(unchanged, "_file_of", lambda _settings: None)
+    monkeypatch.setattr(unchanged, "_watch", look)
+    assert isinstance(project.program, Reason)
+    project.run()
+    (reason,) = [e.reason for e in project.emitted if isinstance(e, events.RunNotRemembered)]
+    assert "storage" in str(reason)
 
 
 def test_the_environment_is_read_by_definitions(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.crash.faults import Crash, Strike, StrikingEffects
@@ -109,33 +110,39 @@ def away(project: MirroredProject) -> None:
     project.mirror.mkdir()
 
 
-CHANGES: dict[str, Callable[[MirroredProject], object]] = {
-    "an older copy": restored,
-    "another owner": delivered_by_another,
-    "emptied": lambda project: project.mirror.unlink(),
-    "a dropped table": lambda project: project.sql("DROP TABLE total"),
-    "other rows": lambda project: project.sql("UPDATE total SET n = 7"),
-    "no publication": lambda project: shutil.rmtree(project.log.parents[2]),
-    "a publication's table": lambda project: shutil.rmtree(project.log.parent),
-    "a publication's log": lambda project: max(project.log.glob("*.json")).unlink(),
-    "a failed delivery": failed_last,
-    "no server": away,
+CHANGES: dict[str, tuple[Callable[[MirroredProject], object], str]] = {
+    "an older copy": (restored, "it shows checkpoint 1"),
+    "another owner": (delivered_by_another, "another process owns it"),
+    "emptied": (lambda project: project.mirror.unlink(), "unable to open"),
+    "a dropped table": (lambda project: project.sql("DROP TABLE total"), "dropped or renamed"),
+    "other rows": (lambda project: project.sql("UPDATE total SET n = 7"), "not the same"),
+    "no publication": (lambda project: shutil.rmtree(project.log.parents[2]), "it shows nothing"),
+    "a publication's table": (lambda project: shutil.rmtree(project.log.parent), "dropped or renamed"),
+    "a publication's log": (lambda project: max(project.log.glob("*.json")).unlink(), "dropped or renamed"),
+    "a failed delivery": (failed_last, "is not complete"),
+    "no server": (away, "OperationalError"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES.keys())
 def test_changed_sinks_start_spark(
-    project: MirroredProject, change: Callable[[MirroredProject], object]
+    project: MirroredProject, change: Callable[[MirroredProject], object], why: str
 ) -> None:
     change(project)
     project.emitted.clear()
     assert project.begin() is News.UNKNOWN
     assert not project.emitted
+    assert project.reason is not None
+    assert project.reason.code is ReasonCode.SINK_NOT_AT_REST
+    assert why in str(project.reason)
 
 
 def test_a_sink_at_rest_is_only_read(project: MirroredProject) -> None:
     before = project.mirror.read_bytes(), sorted(project.log.iterdir())
     assert project.begin() is News.NONE
+    (reason,) = [event.reason for event in project.emitted if isinstance(event, events.NoNews)]
+    assert reason is not None
+    assert (reason.code, reason.params) == (ReasonCode.UNCHANGED_WITH_SINKS, {"rows": 100_000})
     assert (project.mirror.read_bytes(), sorted(project.log.iterdir())) == before
     project.sql("DROP TABLE total")
     assert project.begin() is News.UNKNOWN
@@ -185,6 +192,33 @@ def test_a_sink_that_waits_is_not_waited_for(
 
     monkeypatch.setattr(SqliteSink, "on_wait", on_wait, raising=False)
     assert project.begin() is News.UNKNOWN
+
+
+def test_a_sink_that_does_not_answer_is_not_waited_for(
+    project: MirroredProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Event()
+    monkeypatch.setattr(sinks_at_rest, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(SqliteSink, "highest_fence", lambda _sink: answers.wait(60))
+    assert project.begin() is News.UNKNOWN
+    answers.set()
+    assert "sink mirror" in str(project.reason)
+    assert "within 0.2 s" in str(project.reason)
+
+
+def test_a_sink_that_can_only_be_opened_to_write(
+    project: MirroredProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_sink("toy-sqlite", lambda name, options: open_toy_sink(name, options))
+    try:
+        assert project.begin() is News.UNKNOWN
+        assert "without being written to" in str(project.reason)
+        project.record.unlink()
+        project.run()
+    finally:
+        register_sink("toy-sqlite", open_toy_sink)
+    (reason,) = [e.reason for e in project.emitted if isinstance(e, events.RunNotRemembered)]
+    assert "the sink mirror, which cannot be opened without being written to" in str(reason)
 
 
 def test_other_sinks_of_the_job_start_spark(project: MirroredProject) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sinks.observation import ObservedBench, ObservedSink
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import TRANSITIONS, Operation, Sink, TransactionState
-from tautochrone.sinks import has_adapter, open_sink
+from tautochrone.sinks import has_adapter, observe_sink, open_sink
 from tautochrone.testing.sink_conformance import COLUMNS, Columns, SinkConformance
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 from tautochrone.testing.sqlite_sink import FORMAT, ListRows, Mishap, MishapError, SqliteSink
@@ -34,6 +36,13 @@ class Bench:
 
     def open(self) -> Sink:
         return SqliteSink("mirror", self._path, chunk_rows=1)
+
+    def observe(self) -> Sink:
+        return observe_sink("mirror", FORMAT, {"path": self._path})
+
+    def objects(self) -> object:
+        path = Path(self._path)
+        return path.exists() and path.read_bytes()
 
     def schema(self, *columns: str) -> Any:
         return Columns(*COLUMNS, *columns)
@@ -74,6 +83,18 @@ class TestSqliteSinkContents(SinkContentsConformance):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:
         return Bench(tmp_path)
+
+
+class TestObservedSqliteSink(ObservedSink):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        return Bench(tmp_path)
+
+    # SQLite's own error is no SinkError, as of an adapter of somebody else.
+    def test_nothing_is_created(self, bench: ObservedBench) -> None:
+        with pytest.raises(sqlite3.OperationalError):
+            bench.observe()
+        assert bench.objects() is False
 
 
 def test_the_registry_opens_sinks_by_format(tmp_path: Path) -> None:

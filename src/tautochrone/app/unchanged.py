@@ -75,6 +75,7 @@ _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID",
 _OF_RESTARTS = "_TAUT_"
 _FILES_IN = "files in "
 _TOPIC = "topic "
+_NOT_WHOLE_TOPICS = (f"{_TOPIC}pattern ", f"{_TOPIC}partitions of ")
 _OF_MAINTENANCE = frozenset(
     {
         *("last-updated-ms", "metadata-log", "snapshots", "snapshot-log", "refs"),
@@ -146,27 +147,46 @@ def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: even
     """
     from tautochrone.spark.session.cpu_usage import cpu_ms
 
+    if _file_of(job.settings) is None:
+        emit(events.RunNotRemembered(reason=_not_remembered("a storage that is no local folder")))
+        return execution.once()
     watched, before_ms = _watch(job, program), cpu_ms()
     obstacle = watched if isinstance(watched, Reason) else watched.obstacle
     if obstacle is not None:
         emit(events.RunNotRemembered(reason=obstacle))
     state = execution.once()
     if isinstance(watched, _Watched) and state == "COMPLETED":
-        _remember(job, watched, cpu_ms() - before_ms)
+        try:
+            last = _last_run(job, watched, cpu_ms() - before_ms)
+        except (OSError, TautochroneError) as error:
+            # The run is complete, whatever a catalog answers now.
+            emit(events.RunNotRemembered(reason=_not_remembered(f"{type(error).__name__}: {error}")))
+        else:
+            if last is not None:
+                _write(_file_of(job.settings), last)
     return state
 
 
-def _remember(job: Job, watched: _Watched, cpu_ms: int) -> None:
+def _not_remembered(source: str) -> Reason:
+    return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=source)
+
+
+def _last_run(job: Job, watched: _Watched, cpu_ms: int) -> LastRun | None:
+    """What a run depended on that is complete; None if it has no checkpoint.
+
+    Raises:
+        OSError, TautochroneError: a table or the store does not answer.
+    """
     store = job.store
     newest = store.checkpoints.latest_published(job.name)
     if newest is None:
-        return
+        return None
     try:
         topics = _positions_in_topics(job)
     except TautochroneError:
         topics = None
     unknown = None if watched.unknown is None else str(watched.unknown)
-    last = LastRun(
+    return LastRun(
         program=str(watched.program),
         incarnation=store.incarnation,
         fence=int(job.journal.fence),
@@ -182,7 +202,6 @@ def _remember(job: Job, watched: _Watched, cpu_ms: int) -> None:
         unknown="a flow has no position in its topics" if topics is None else unknown,
         topics=topics or {},
     )
-    _write(_file_of(job.settings), last)
 
 
 class News(Enum):
@@ -207,14 +226,20 @@ def last_run(settings: Settings, program: str | Reason) -> LastRun | None:
     return last if _now_ms() < last.until_ms and program == last.program else None
 
 
-def end_without_news(settings: Settings, last: LastRun, ownership: Ownership, emit: events.Emit) -> News:
+def end_without_news(
+    settings: Settings, last: LastRun, ownership: Ownership, emit: events.Emit
+) -> News | Reason:
     """End a one-shot run of which nothing is new: record it in the store, and emit its events.
+
+    Returns:
+        A reason: why sinks are left to a run with Spark, where nothing else is new.
 
     Raises:
         MetaError: `JOB_RUNNING`.
     """
     started = time.monotonic()
     from tautochrone.app.stores import existing_store
+    from tautochrone.runtime.delivery.sinks_at_rest import COMPARED_ROWS
 
     try:
         with existing_store(settings) as store:
@@ -233,13 +258,15 @@ def end_without_news(settings: Settings, last: LastRun, ownership: Ownership, em
         return News.UNKNOWN
     _write(_file_of(settings), replace(last, fence=fence))
     reason = Reason.of(ReasonCode.UNCHANGED_SINCE_LAST_RUN)
+    if last.sinks:
+        reason = Reason.of(ReasonCode.UNCHANGED_WITH_SINKS, rows=COMPARED_ROWS)
     duration_ms = round((time.monotonic() - started) * 1000)
     emit(events.NoNews(checkpoint=last.checkpoint, duration_ms=duration_ms, reason=reason))
     emit(events.Run(state="COMPLETED", problems=[]))
     return News.NONE
 
 
-def _news(store: Store, settings: Settings, last: LastRun) -> News:
+def _news(store: Store, settings: Settings, last: LastRun) -> News | Reason:
     newest = store.checkpoints.latest_published(settings.job)
     if (store.incarnation, int(store.jobs.newest_fence(settings.job))) != (last.incarnation, last.fence):
         return News.UNKNOWN
@@ -252,22 +279,18 @@ def _news(store: Store, settings: Settings, last: LastRun) -> News:
     except (OSError, TautochroneError):
         return News.UNKNOWN
     if folders.hashes == last.folders:
-        return News.NONE if _have_sinks_all(store, settings, last) else News.UNKNOWN
+        return _why_sinks_lack_something(store, settings, last) or News.NONE
     is_little = folders.size - last.size <= _LITTLE_BYTES and last.cpu_ms <= _LITTLE_CPU_MS
     return News.LITTLE if is_little else News.UNKNOWN
 
 
-def _have_sinks_all(store: Store, settings: Settings, last: LastRun) -> bool:
-    """Whether each sink shows the newest checkpoint, and nobody changed it since."""
+def _why_sinks_lack_something(store: Store, settings: Settings, last: LastRun) -> Reason | None:
+    """Why a sink may not show the newest checkpoint, or somebody may have changed one."""
     if not last.sinks:
-        return True
-    from tautochrone.runtime.delivery.sinks_at_rest import are_at_rest
+        return None
+    from tautochrone.runtime.delivery.sinks_at_rest import why_not_at_rest
 
-    try:
-        return are_at_rest(store, settings, last.sinks, last.checkpoint)
-    except Exception:
-        # Adapters of others raise what they like. The run asks the sink again, and reports what it says.
-        return False
+    return why_not_at_rest(store, settings, last.sinks, last.checkpoint)
 
 
 def has_same_definitions(store: Store, settings: Settings, program: str) -> bool:
@@ -377,30 +400,51 @@ def _news_of_topics(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> li
     return news
 
 
+@dataclass(slots=True)
+class _Answer:
+    """What came since the last run of a job, and until when that counts, by the monotonic clock."""
+
+    job: JobStatus
+    reason: Reason | None
+    until_s: float
+
+
 class SinceLastRun:
     """`since_last_run` for readers who ask often, such as pages that renew themselves: it goes through all
-    folders of sources, so an answer counts for some seconds. Safe to share between threads.
+    folders of sources and asks brokers, so an answer counts for some seconds. Safe to share between threads.
 
     Args:
         settings: the project's; None: nothing is known of any job.
+        counts_s: how long an answer counts; `unknown_counts_s`: one that says that it is not known.
     """
 
-    def __init__(self, settings: Settings | None, *, counts_s: float = 5.0) -> None:
-        self._settings, self._counts_s = settings, counts_s
+    def __init__(
+        self, settings: Settings | None, *, counts_s: float = 5.0, unknown_counts_s: float = 60.0
+    ) -> None:
+        self._settings, self._counts_s, self._unknown_counts_s = settings, counts_s, unknown_counts_s
         self._lock = Lock()
-        self._answers: dict[str, tuple[float, JobStatus, Reason | None]] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._questions: dict[str, Lock] = {}
 
     def __call__(self, job: JobStatus) -> Reason | None:
         if self._settings is None:
             return None
-        # Whoever asks meanwhile waits for the same answer.
         with self._lock:
-            until, asked_for, answer = self._answers.get(job.name, (0.0, job, None))
-            is_same = (asked_for.fence, asked_for.liveness) == (job.fence, job.liveness)
-            if not is_same or time.monotonic() >= until:
-                answer = since_last_run(self._settings, job)
-                self._answers[job.name] = (time.monotonic() + self._counts_s, job, answer)
-            return answer
+            question = self._questions.setdefault(job.name, Lock())
+        # Whoever asks of the same job meanwhile waits for the same answer.
+        with question:
+            answer = self._answers.get(job.name)
+            if answer is None or not _counts(answer, job):
+                reason = since_last_run(self._settings, job)
+                is_unknown = reason is not None and reason.code is ReasonCode.NEWS_NOT_KNOWN
+                counts_s = max(self._counts_s, self._unknown_counts_s if is_unknown else 0)
+                answer = self._answers[job.name] = _Answer(job, reason, time.monotonic() + counts_s)
+            return answer.reason
+
+
+def _counts(answer: _Answer, job: JobStatus) -> bool:
+    is_same = (answer.job.fence, answer.job.liveness) == (job.fence, job.liveness)
+    return is_same and time.monotonic() < answer.until_s
 
 
 # -- what a run depends on -----------------------------------------------------------------------------------
@@ -421,7 +465,7 @@ def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
         unknown = _unknown_source(job, asks_topics=True)
         return _Watched(program, _folders_now(folders), tables, obstacle, unknown, sinks)
     except (OSError, TautochroneError) as error:
-        return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"{type(error).__name__}: {error}")
+        return _not_remembered(f"{type(error).__name__}: {error}")
 
 
 def _ingestion_flows(job: Job) -> list[ResolvedFlow]:
@@ -504,8 +548,8 @@ def _unwatched_source(flow: ResolvedFlow, *, is_view: bool, asks_topics: bool) -
 
 
 def _is_topic(source: str) -> bool:
-    """Whether a source is one topic, and not a pattern of their names."""
-    return source.startswith(_TOPIC) and not source.startswith(f"{_TOPIC}pattern ")
+    """Whether a source is one topic: all of its partitions, and not a pattern of names."""
+    return source.startswith(_TOPIC) and not source.startswith(_NOT_WHOLE_TOPICS)
 
 
 def _is_local_folder(source: str) -> bool:
@@ -515,7 +559,10 @@ def _is_local_folder(source: str) -> bool:
 
 
 def program_of(spec: PipelineSpec, settings: Settings) -> str | Reason:
-    """A hash of the definitions, the settings and the environment; or why definitions may depend on more."""
+    """A hash of the definitions, the settings and the environment; or why definitions may depend on more, or
+    nothing is remembered of this project."""
+    if _file_of(settings) is None:
+        return _not_remembered("a storage that is no local folder")
     try:
         return _program_of(spec, settings)
     except (OSError, ValueError, RecursionError) as error:

@@ -31,12 +31,12 @@ from tautochrone.errors import (
 )
 from tautochrone.model import events
 from tautochrone.model.backoff import Backoff
+from tautochrone.model.reason import Reason
 from tautochrone.model.run_report import RunEnd
 
 if TYPE_CHECKING:
     from tautochrone.app.locate import Options
     from tautochrone.app.open import Project
-    from tautochrone.model.reason import Reason
     from tautochrone.project.settings import Settings
     from tautochrone.project.spec import PipelineSpec
     from tautochrone.runtime.job.job import Job
@@ -82,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         news = end_without_news(located[1], last, ownership, plain_listener(arguments))
         if news is News.NONE:
             return 0
+        if isinstance(news, Reason):
+            starting = replace(starting, reason=news)
         spark = replace(located[1].spark, short_lived=news is News.LITTLE)
         located = located[0], replace(located[1], spark=spark)
         plain_listener(arguments)(starting)

@@ -289,7 +289,12 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UPSTREAM_HAS_NO_VERSION: "job {job} has no version of it",
     ReasonCode.LEFT_TO_BE_REBUILT: "{cause}",
     ReasonCode.NO_VERSION_AT_CHECKPOINT: "{table} has no version for this checkpoint",
-    ReasonCode.UNCHANGED_SINCE_LAST_RUN: "definitions, settings, sources and sinks are those of the last run",
+    ReasonCode.UNCHANGED_SINCE_LAST_RUN: "definitions, settings and sources are those of the last run",
+    ReasonCode.UNCHANGED_WITH_SINKS: (
+        "definitions, settings and sources are those of the last run, and sinks show its checkpoint: rows "
+        "were compared in tables of up to {rows:row}"
+    ),
+    ReasonCode.SINK_NOT_AT_REST: "sink {sink} is left to Spark: {cause}",
     ReasonCode.CODE_MAY_READ: "{position}: what `{what}` gives is known only when definitions are evaluated",
     ReasonCode.SOURCE_NOT_WATCHED: "{source}: whether it has news is known only to Spark",
     ReasonCode.FIRST_BATCHES: "the first one waits at most {wait_s:g} s for the first rows of {flows}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tautochrone.sinks.adapters import (
+    can_observe,
     check_mirrored_table,
     check_sink,
     columns_of_key,
@@ -10,12 +11,14 @@ from tautochrone.sinks.adapters import (
     examine_sink,
     has_adapter,
     known_formats,
+    observe_sink,
     open_sink,
     register_sink,
     uses_keys,
 )
 
 __all__ = [
+    "can_observe",
     "check_mirrored_table",
     "check_sink",
     "columns_of_key",
@@ -23,6 +26,7 @@ __all__ = [
     "examine_sink",
     "has_adapter",
     "known_formats",
+    "observe_sink",
     "open_sink",
     "register_sink",
     "uses_keys",

@@ -25,6 +25,7 @@ from tautochrone.errors import SettingsError, SinkError
 from tautochrone.model.names import TableName
 from tautochrone.model.sink import Sink, SinkDeclaration
 from tautochrone.model.transactions import Participant
+from tautochrone.sinks.common.errors import not_observed_error
 from tautochrone.sinks.common.existing import ExistingTable, TableToCompare
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Adapter",
     "ConfiguredParticipant",
     "SinkFactory",
+    "can_observe",
     "check_mirrored_table",
     "check_sink",
     "columns_of_key",
@@ -39,6 +41,7 @@ __all__ = [
     "examine_sink",
     "has_adapter",
     "known_formats",
+    "observe_sink",
     "open_participant",
     "open_sink",
     "register_sink",
@@ -56,6 +59,8 @@ class Adapter:
         opens: the function that opens a sink (`SinkFactory`), as `module:function`.
         reads_options: the function that refuses wrong options, and asks no server.
         examines: the function that logs in and writes nothing; it answers a sentence about the server.
+        observes: the function that opens a sink only to look at it (`SinkFactory`): nothing is written, also
+            by what is asked of the sink. Empty: the format has none.
         checks_table: the function from name, options, table, schema and key to what the table is called in
             the sink. It refuses what the format cannot have, and asks no server. Empty: there is none.
         compares_tables: the function from name, options and tables to what the system has of each. It writes
@@ -69,6 +74,7 @@ class Adapter:
     opens: str
     reads_options: str
     examines: str
+    observes: str = ""
     checks_table: str = ""
     compares_tables: str = ""
     opens_participant: str = ""
@@ -82,6 +88,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.clickhouse:open_clickhouse_sink",
         reads_options=f"{_PACKAGE}.clickhouse.options:server_options",
         examines=f"{_PACKAGE}.clickhouse.sink:examine_clickhouse_sink",
+        observes=f"{_PACKAGE}.clickhouse.sink:observe_clickhouse_sink",
         checks_table=f"{_PACKAGE}.clickhouse.tables:check_table",
         compares_tables=f"{_PACKAGE}.clickhouse.sink:compare_clickhouse_tables",
         opens_participant=f"{_PACKAGE}.clickhouse.participant:open_clickhouse_participant",
@@ -92,6 +99,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.postgresql:open_postgresql_sink",
         reads_options=f"{_PACKAGE}.postgresql.options:postgresql_options",
         examines=f"{_PACKAGE}.postgresql.options:examine_postgresql_sink",
+        observes=f"{_PACKAGE}.postgresql.options:observe_postgresql_sink",
         checks_table=f"{_PACKAGE}.postgresql.tables:check_table",
         compares_tables=f"{_PACKAGE}.postgresql.tables:compare_tables",
         page="postgresql-sink.md",
@@ -100,6 +108,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.mariadb:open_mariadb_sink",
         reads_options=f"{_PACKAGE}.mariadb.options:mariadb_options",
         examines=f"{_PACKAGE}.mariadb.options:examine_mariadb_sink",
+        observes=f"{_PACKAGE}.mariadb.options:observe_mariadb_sink",
         checks_table=f"{_PACKAGE}.mariadb.tables:check_table",
         compares_tables=f"{_PACKAGE}.mariadb.tables:compare_tables",
         page="mariadb-sink.md",
@@ -115,6 +124,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.kafka:open_kafka_sink",
         reads_options=f"{_PACKAGE}.kafka.options:kafka_options",
         examines=f"{_PACKAGE}.kafka.options:examine_kafka_sink",
+        observes=f"{_PACKAGE}.kafka:open_kafka_sink",
         checks_table=f"{_PACKAGE}.kafka.topics:check_table",
         page="kafka-sink.md",
     ),
@@ -122,6 +132,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.delta:open_delta_publication",
         reads_options=f"{_PACKAGE}.delta.sink:delta_options",
         examines=f"{_PACKAGE}.delta.sink:examine_delta_publication",
+        observes=f"{_PACKAGE}.delta:open_delta_publication",
         takes_files=True,
         uses_keys=False,
         page="publications.md",
@@ -130,6 +141,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.hudi:open_hudi_publication",
         reads_options=f"{_PACKAGE}.hudi.sink:hudi_options",
         examines=f"{_PACKAGE}.hudi.sink:examine_hudi_publication",
+        observes=f"{_PACKAGE}.hudi:open_hudi_publication",
         takes_files=True,
         uses_keys=False,
         page="publications.md",
@@ -138,6 +150,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         opens=f"{_PACKAGE}.paimon:open_paimon_publication",
         reads_options=f"{_PACKAGE}.paimon.sink:paimon_options",
         examines=f"{_PACKAGE}.paimon.sink:examine_paimon_publication",
+        observes=f"{_PACKAGE}.paimon:open_paimon_publication",
         takes_files=True,
         uses_keys=False,
         page="publications.md",
@@ -300,8 +313,42 @@ def examine_sink(name: str, format_name: str, options: Mapping[str, str]) -> str
     return None if examine is None else str(examine(name, options))
 
 
+def can_observe(format_name: str) -> bool:
+    """Whether `observe_sink` knows how to open sinks of a format.
+
+    Example:
+        >>> can_observe("postgresql"), can_observe("starrocks")
+        (True, False)
+    """
+    return _observing_factory(format_name, format_name) is not None
+
+
+def observe_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink of a format of `can_observe` only to look at it, without a deadline. Nothing is written,
+    also by `published`, `highest_fence` and `changed_tables`.
+
+    The factory of an adapter of another package has an attribute `observe`: a function of the same arguments.
+
+    Raises:
+        SinkError: as `open_sink`; of a sink of which something is missing, `SINK_OBJECT_MISSING` or what its
+            system says; `SINK_NOT_OBSERVED`, who opens this one writes.
+    """
+    observe = _observing_factory(name, format_name)
+    if observe is None:
+        raise not_observed_error(name, f"the format {format_name}")
+    return observe(name, options)
+
+
+def _observing_factory(name: str, format_name: str) -> SinkFactory | None:
+    own = _own_adapter(format_name)
+    if own is None:
+        return getattr(_factory(name, format_name), "observe", None)
+    observe: SinkFactory | None = EntryPoint(name, own.observes, _GROUP).load() if own.observes else None
+    return observe
+
+
 def open_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
-    """Open a sink. Nothing is written to it.
+    """Open a sink. Some adapters create the tables of their own that are missing.
 
     Raises:
         SinkError: `SINK_FORMAT_UNKNOWN`, no adapter has this format; `SINK_OPTION_MISSING`, or whatever the

@@ -90,6 +90,7 @@ class SqliteSink:
     Args:
         path: the SQLite file; created with its folder.
         chunk_rows: rows of a chunk at most.
+        only_looks: nothing is created or written.
     """
 
     mishaps: ClassVar[dict[str, list[Mishap]]] = {}
@@ -102,11 +103,16 @@ class SqliteSink:
         *,
         chunk_rows: int = 1000,
         capabilities: Capabilities | None = None,
+        only_looks: bool = False,
     ) -> None:
         self.name = name
         self.path = path
         self._chunk_rows = chunk_rows
         self._capabilities = capabilities or Capabilities()
+        if only_looks:
+            address = f"{Path(path).absolute().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(address, uri=True, isolation_level=None)
+            return
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
@@ -568,4 +574,10 @@ def open_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:
     return SqliteSink(name, options["path"], capabilities=capabilities)
 
 
+def _observe_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:
+    """See `adapters.observe_sink`."""
+    return SqliteSink(name, options["path"], only_looks=True)
+
+
+open_toy_sink.observe = _observe_toy_sink  # type: ignore[attr-defined]
 register_sink(FORMAT, open_toy_sink)

@@ -14,7 +14,7 @@ from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Operation, Sink
 from tautochrone.sinks.clickhouse.comparison import ChunkCheck, ComparisonPolicy
-from tautochrone.sinks.clickhouse.engines import Engine, open_engine
+from tautochrone.sinks.clickhouse.engines import Engine, ReadingEngine, open_engine
 from tautochrone.sinks.clickhouse.options import clickhouse_options
 from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.sink import ClickHouseSink
@@ -109,6 +109,17 @@ class EmbeddedBench:
         sink = ClickHouseSink("mirror", [Server("mirror", engine, self.options)])
         self._sinks.append(sink)
         return sink
+
+    def observe(self) -> Sink:
+        engine = ReadingEngine("mirror", open_engine("mirror", self.options), self.options.database)
+        return ClickHouseSink("mirror", [Server("mirror", engine, self.options)])
+
+    def objects(self) -> object:
+        tables = self.reader.rows(
+            "SELECT database, name, toString(uuid), toString(total_rows) FROM system.tables "
+            "WHERE database NOT IN ('system', 'information_schema', 'INFORMATION_SCHEMA') ORDER BY 1, 2"
+        )
+        return self.reader.rows("SELECT name FROM system.databases ORDER BY 1"), tables
 
     def schema(self, *columns: str) -> Any:
         texts = [StructField(name, StringType()) for name in ("word", *columns)]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.sinks.benches import FewRefusals
 from tests.sinks.clickhouse.benches import CountingBench, EmbeddedBench, ShardedBench
+from tests.sinks.observation import RefusesToWrite
 
-from tautochrone.testing.sink_conformance import SinkConformance
+from tautochrone.errors import SinkError
+from tautochrone.model.sink import Sink
+from tautochrone.testing.sink_conformance import ORDERS, SinkConformance
 from tautochrone.testing.sink_contents_conformance import SinkContentsConformance
 
 _databases = iter(range(1_000_000))
@@ -30,6 +34,23 @@ class TestEmbeddedClickHouse(FewRefusals):
         bench = EmbeddedBench(folder, database=f"test_{next(_databases)}")
         yield bench
         bench.close()
+
+
+class TestObservedClickHouse(RefusesToWrite):
+    @pytest.fixture
+    def bench(self, folder: Path) -> Iterator[EmbeddedBench]:
+        bench = EmbeddedBench(folder, database=f"test_{next(_databases)}")
+        yield bench
+        bench.close()
+
+    def test_a_dropped_view_is_left_to_the_owner(self, bench: EmbeddedBench, delivered: Sink) -> None:
+        bench.reader.run(f"DROP VIEW {bench.options.database}.shop__orders SYNC")
+        before = bench.objects()
+        with closing(bench.observe()) as observed, pytest.raises(SinkError, match="CREATE"):
+            observed.changed_tables((ORDERS,), 100)
+        assert bench.objects() == before
+        assert not delivered.changed_tables((ORDERS,), 100)
+        assert bench.objects() != before
 
 
 class _Counting:

@@ -28,7 +28,7 @@ from tautochrone.model.sink import (
     TransactionId,
     TransactionState,
 )
-from tautochrone.sinks import examine_sink, open_sink
+from tautochrone.sinks import examine_sink, observe_sink, open_sink
 from tautochrone.sinks.clickhouse import comparison
 from tautochrone.testing.sink_conformance import begin
 from tautochrone.testing.sqlite_sink import ListRows
@@ -138,6 +138,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server") / "engine")
     yield server
     server.stop()
+
+
+def test_a_server_is_only_looked_at(server: Server) -> None:
+    mirror = Mirror(server, "looked_at")
+    options = {"url": f"clickhouse://127.0.0.1:{server.port}/looked_at"}
+    with pytest.raises(SinkError) as missing:
+        observe_sink("mirror", "clickhouse", options)
+    assert missing.value.error_class == "SINK_OBJECT_MISSING"
+    sink = mirror.open(1)
+    mirror.deliver(sink, 1, 1, [(1, 1)])
+    observed = observe_sink("mirror", "clickhouse", options)
+    assert observed.published() == sink.published()
+    assert not observed.changed_tables(TABLES, 100)
+    observed.close()
+    sink.close()
 
 
 @pytest.fixture

@@ -50,6 +50,17 @@ class MariadbBench(SparkBench):
         )
         return sink
 
+    def observe(self) -> Sink:
+        return MariadbSink("mirror", self.options, only_looks=True)
+
+    def objects(self) -> object:
+        tables = self.query(
+            "SELECT table_schema, table_name, create_time FROM information_schema.tables ORDER BY 1, 2"
+        )
+        is_created = (self.database, "taut_sinks") in [table[:2] for table in tables]
+        rows = self.query(f"SELECT * FROM {quoted(self.database, 'taut_sinks')}") if is_created else ()
+        return self.query("SHOW DATABASES"), tables, rows
+
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         name = quoted(self.database, mirror_name(table, NameRules(longest=64)))
         return self.query(f"SELECT {', '.join(map(quoted, self.columns))} FROM {name}")

@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, FewRefusals, deliver
 from tests.sinks.mariadb.benches import MariadbBench
+from tests.sinks.observation import RefusesToWrite
 from tests.support.mariadb import SINK_PASSWORD, is_installed, open_connection, restart_server, sink_url
 
 from tautochrone.errors import SinkContentError, SinkError, SinkFencedError
@@ -46,6 +47,14 @@ def bench() -> Iterator[MariadbBench]:
 
 
 class TestMariadb(FewRefusals):
+    @pytest.fixture
+    def bench(self) -> Iterator[MariadbBench]:
+        bench = MariadbBench()
+        yield bench
+        bench.close()
+
+
+class TestObservedMariadb(RefusesToWrite):
     @pytest.fixture
     def bench(self) -> Iterator[MariadbBench]:
         bench = MariadbBench()

@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import types as spark
 from tests.sinks.benches import ORDERS, LosesAnswers, SparkBench, deliver, stage
+from tests.sinks.observation import RefusesToWrite
 from tests.support.postgresql import fresh_database
 
 from tautochrone.errors import SinkError
@@ -59,6 +60,20 @@ class PostgresqlBench(SparkBench):
         sink: Sink = self.opened(FaultySink("mirror", self.options))
         return sink
 
+    def observe(self) -> Sink:
+        return PostgresqlSink("mirror", self.options, only_looks=True)
+
+    def objects(self) -> object:
+        own = sql.Identifier(self.options.schema, "taut_sinks")
+        with psycopg.connect(self.url) as connection:
+            namespaces = connection.execute("SELECT oid, nspname FROM pg_namespace ORDER BY oid").fetchall()
+            tables = connection.execute("SELECT oid, relname FROM pg_class ORDER BY oid").fetchall()
+            is_created = connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone() != (
+                None,
+            )
+            rows = connection.execute(sql.SQL("SELECT * FROM {}").format(own)) if is_created else ()
+            return namespaces, tables, list(rows)
+
     def read(self, table: TableName) -> Sequence[tuple[Any, ...]]:
         namespace = () if table.namespace == ("default",) else table.namespace
         name = sql.Identifier(self.options.schema, "__".join((*namespace, table.table)))
@@ -80,6 +95,14 @@ def bench(url: str) -> Iterator[PostgresqlBench]:
 
 
 class TestPostgresql(SinkConformance):
+    @pytest.fixture
+    def bench(self, url: str) -> Iterator[PostgresqlBench]:
+        bench = PostgresqlBench(url)
+        yield bench
+        bench.close()
+
+
+class TestObservedPostgresql(RefusesToWrite):
     @pytest.fixture
     def bench(self, url: str) -> Iterator[PostgresqlBench]:
         bench = PostgresqlBench(url)

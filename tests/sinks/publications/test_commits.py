@@ -65,6 +65,23 @@ def test_a_crash_at_any_file_loses_and_repeats_nothing(
     crash_at_each_file(lake, monkeypatch, before=before)
 
 
+def test_who_looks_writes_nothing(lake: ToyLake) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in Path(lake.folder).rglob("*") if path.is_file()}
+
+    for number in (None, 1):
+        before = files()
+        sink = lake.publication()
+        shown = sink.published()
+        assert (None if shown is None else shown.checkpoint) == number
+        assert sink.highest_fence() == (number or 0)
+        assert not number or not sink.changed_tables((ORDERS, LINES), 100)
+        sink.close()
+        assert files() == before
+        lake.add()
+        lake.deliver()
+
+
 def test_each_checkpoint_gets_its_version_after_an_outage(lake: ToyLake) -> None:
     lake.add()
     lake.deliver()

@@ -45,13 +45,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting(Event):
-    """Spark is being started."""
+    """Spark is being started. A reason says why where nothing but sinks needs it."""
 
     pipeline: str
     master: str
+    reason: Reason | None = None
 
     def text(self) -> str:
-        return f"pipeline {self.pipeline}: starting Spark on {self.master} (about 6 s)"
+        why = "" if self.reason is None else f": {self.reason}"
+        return f"pipeline {self.pipeline}: starting Spark on {self.master} (about 6 s){why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

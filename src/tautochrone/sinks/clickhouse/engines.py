@@ -25,12 +25,17 @@ from tautochrone.sinks.clickhouse.statements import (
     text_sql,
     unknown_setting,
 )
-from tautochrone.sinks.common.errors import login_refused_error, rights_missing_error
+from tautochrone.sinks.common.errors import (
+    login_refused_error,
+    object_missing_error,
+    rights_missing_error,
+)
 
 __all__ = [
     "SERVER_RUN_SQL",
     "Engine",
     "HttpEngine",
+    "ReadingEngine",
     "ServerRun",
     "known_refusal_error",
     "open_engine",
@@ -114,6 +119,39 @@ def open_engine(name: str, options: ClickHouseOptions) -> Engine:
     if options.folder:
         return _EmbeddedEngine(name, options.folder)
     return HttpEngine(name, options)
+
+
+class ReadingEngine:
+    """Passes queries on, and refuses statements that write: what they would create is missing, or its owner
+    is at work."""
+
+    def __init__(self, name: str, engine: Engine, database: str) -> None:
+        self._name = name
+        self._engine = engine
+        self._database = database
+
+    def run(self, statement: str) -> None:
+        raise self._error(statement)
+
+    def rows(self, query: str) -> list[list[Any]]:
+        return self._engine.rows(query)
+
+    def insert(self, table: str, rows: pa.Table, types: Sequence[str]) -> None:  # noqa: ARG002
+        raise self._error(f"INSERT INTO {table}")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return self._engine.settings
+
+    def renew_settings(self) -> None:
+        self._engine.renew_settings()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _error(self, statement: str) -> SinkError:
+        answer = f"not sent is {statement[:100]}"
+        return object_missing_error(self._name, "ClickHouse", answer, f"the database {self._database}")
 
 
 def running_statements(engine: Engine, tables: Sequence[str]) -> int:

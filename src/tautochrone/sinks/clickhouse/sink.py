@@ -40,13 +40,14 @@ from tautochrone.model.sink import (
     TransactionState,
 )
 from tautochrone.sinks.clickhouse.comparison import row_differences
-from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, open_engine
+from tautochrone.sinks.clickhouse.engines import Engine, HttpEngine, ReadingEngine, open_engine
 from tautochrone.sinks.clickhouse.ledger import Ledger
 from tautochrone.sinks.clickhouse.options import ClickHouseOptions, server_options
 from tautochrone.sinks.clickhouse.rows import batches, digests
 from tautochrone.sinks.clickhouse.server import Server
 from tautochrone.sinks.clickhouse.staging import is_for_tasks, stage_by_tasks
 from tautochrone.sinks.clickhouse.tables import ClickHouseTables
+from tautochrone.sinks.common.errors import not_observed_error
 from tautochrone.sinks.common.existing import ExistingTable, TableToCompare, compared_tables
 from tautochrone.sinks.common.steps import signed_frames
 
@@ -54,6 +55,7 @@ __all__ = [
     "ClickHouseSink",
     "compare_clickhouse_tables",
     "examine_clickhouse_sink",
+    "observe_clickhouse_sink",
     "open_clickhouse_sink",
     "require_version",
 ]
@@ -316,13 +318,37 @@ def open_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
         SinkError: what is wrong with the options, `SINK_NOT_REACHABLE`, `SINK_SERVER_TOO_OLD`, or
             `SINK_SERVERS_SAME`.
     """
+    return _opened(name, server_options(name, options), open_engine)
+
+
+def observe_clickhouse_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink only to look at it: no statement is sent that writes.
+
+    Raises:
+        SinkError: as `open_clickhouse_sink`; `SINK_OBJECT_MISSING`, where something of the sink is missing;
+            `SINK_NOT_OBSERVED`, an embedded engine writes into its folder when it is opened.
+    """
+    parsed = server_options(name, options)
+    if any(server.folder for server in parsed):
+        raise not_observed_error(name, "the folder of an embedded engine")
+    return _opened(name, parsed, _reading_engine)
+
+
+def _reading_engine(name: str, server: ClickHouseOptions) -> Engine:
+    return ReadingEngine(name, open_engine(name, server), server.database)
+
+
+def _opened(
+    name: str,
+    parsed: Sequence[ClickHouseOptions],
+    connect: Callable[[str, ClickHouseOptions], Engine],
+) -> ClickHouseSink:
     engines: list[Engine] = []
     servers: list[Server] = []
     identities: dict[str, ClickHouseOptions] = {}
-    parsed = server_options(name, options)
     try:
         for server in parsed:
-            engine = open_engine(name, server)
+            engine = connect(name, server)
             engines.append(engine)
             require_version(name, engine)
             identity = Ledger(name, engine, server.database).identity

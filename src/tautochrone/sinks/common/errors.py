@@ -17,6 +17,7 @@ __all__ = [
     "database_taken_error",
     "login_refused_error",
     "name_taken_error",
+    "not_observed_error",
     "number_unsupported_error",
     "object_missing_error",
     "pointer_missing_error",
@@ -87,6 +88,17 @@ def rights_missing_error(subject: str, server: str, answer: str, *, needed: str)
         f"{subject}: {server} refuses it a right: {answer}",
         hint=f"{needed} Start the run anew afterwards.",
         sqlstate="42501",
+    )
+
+
+def not_observed_error(sink: str, subject: str) -> SinkError:
+    """Who only looks at a sink is not to write to its system."""
+    return SinkError(
+        "SINK_NOT_OBSERVED",
+        f"Sink {sink}: {subject} cannot be opened without being written to",
+        hint="`taut run` opens it, and says what it has.",
+        parameters={"sink": sink},
+        sqlstate="0A000",
     )
 
 

@@ -78,9 +78,14 @@ class ConnectionLostError(SinkError):
 
 
 class MariaDBDatabase:
-    """One connection, opened again when it was lost."""
+    """One connection, opened again when it was lost.
 
-    def __init__(self, sink: str, options: MariadbOptions) -> None:
+    Args:
+        only_reads: the server refuses every statement that writes.
+    """
+
+    def __init__(self, sink: str, options: MariadbOptions, *, only_reads: bool = False) -> None:
+        self._only_reads = only_reads
         self._sink = sink
         self._options = options
         self._connection: Any = None
@@ -185,6 +190,8 @@ class MariaDBDatabase:
         with connection.cursor() as cursor:
             settings = {**_SETTINGS, "wait_timeout": str(_IDLE_S)}
             cursor.execute(mysql_session_sql(connection.get_server_info(), settings))
+            if self._only_reads:
+                cursor.execute("SET SESSION TRANSACTION READ ONLY")
         self._generation += 1
         self._connection = connection
         return connection

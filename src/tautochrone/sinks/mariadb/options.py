@@ -92,6 +92,18 @@ def open_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
     return MariadbSink(name, parsed)
 
 
+def observe_mariadb_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink only to look at it: the server refuses whatever would write.
+
+    Raises:
+        SinkError: as `open_mariadb_sink`; where something of the sink is missing, `SINK_OBJECT_MISSING`.
+    """
+    parsed = mariadb_options(name, options)
+    with needs_package(name, "pymysql", "mysql"):
+        from tautochrone.sinks.mariadb.sink import MariadbSink
+    return MariadbSink(name, parsed, only_looks=True)
+
+
 def examine_mariadb_sink(name: str, options: Mapping[str, str]) -> str:
     """Log in, and write nothing; a sentence about what answers.
 

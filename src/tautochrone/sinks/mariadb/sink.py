@@ -33,11 +33,15 @@ _SETTLED_EVERY_S = 60
 
 
 class MariadbSink(RelationalSink[MirroredTable]):
-    """See the module docstring, and that of `RelationalSink`."""
+    """See the module docstring, and that of `RelationalSink`.
 
-    def __init__(self, name: str, options: MariadbOptions) -> None:
+    Args:
+        only_looks: nothing is created, and the server refuses what would write.
+    """
+
+    def __init__(self, name: str, options: MariadbOptions, *, only_looks: bool = False) -> None:
         self._options = options
-        self._database = MariaDBDatabase(name, options)
+        self._database = MariaDBDatabase(name, options, only_reads=only_looks)
         self._settle_at: float | None = None
         """When unfinished swaps are tried again; None: there are none."""
         super().__init__(name, self._database, options.chunk_rows, f"the database {options.database}")
@@ -45,7 +49,10 @@ class MariadbSink(RelationalSink[MirroredTable]):
         with self._database.autocommit() as cursor:
             cursor.execute("SELECT @@lower_case_table_names")
             self._tables.folds_case = int(cursor.fetchone()[0]) != 0
-            self._create_own_tables(cursor)
+            if not only_looks:
+                self._create_own_tables(cursor)
+        if only_looks:
+            self._database.use_database()
 
     def _create_own_tables(self, cursor: Any) -> None:
         database = self._options.database

@@ -64,13 +64,17 @@ class ConnectionLostError(SinkError):
 class PostgreSQLDatabase:
     """One connection, opened again when it was lost.
 
+    Args:
+        only_reads: the server refuses every statement that writes.
+
     Attributes:
         generation: counts the connections: temporary tables of an earlier one are gone.
     """
 
-    def __init__(self, sink: str, options: PostgresqlOptions) -> None:
+    def __init__(self, sink: str, options: PostgresqlOptions, *, only_reads: bool = False) -> None:
         self._sink = sink
         self._options = options
+        self._settings = {**_SETTINGS, "default_transaction_read_only": "on"} if only_reads else _SETTINGS
         self._connection: Any = None
         self.generation = 0
 
@@ -116,7 +120,7 @@ class PostgreSQLDatabase:
             application_name=f"tautochrone sink {self._sink}"[:63],
             connect_timeout=10,
         )
-        for statement in postgresql_session_sql(_SETTINGS):
+        for statement in postgresql_session_sql(self._settings):
             connection.execute(statement)
         (refused,) = connection.execute(refused_settings_sql()).fetchone() or ("",)
         if refused:

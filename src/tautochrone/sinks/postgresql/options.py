@@ -82,6 +82,18 @@ def open_postgresql_sink(name: str, options: Mapping[str, str]) -> Sink:
     return PostgresqlSink(name, parsed)
 
 
+def observe_postgresql_sink(name: str, options: Mapping[str, str]) -> Sink:
+    """Open a sink only to look at it: the server refuses whatever would write.
+
+    Raises:
+        SinkError: as `open_postgresql_sink`; where something of the sink is missing, `SINK_OBJECT_MISSING`.
+    """
+    parsed = postgresql_options(name, options)
+    with needs_package(name, "psycopg", "postgres"):
+        from tautochrone.sinks.postgresql.sink import PostgresqlSink
+    return PostgresqlSink(name, parsed, only_looks=True)
+
+
 def examine_postgresql_sink(name: str, options: Mapping[str, str]) -> str:
     """Log in, and write nothing; a sentence about what answers.
 

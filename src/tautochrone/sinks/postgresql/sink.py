@@ -35,13 +35,21 @@ _COLUMNS_USED = (
 
 
 class PostgresqlSink(RelationalSink[MirroredTable]):
-    """See the module docstring, and that of `RelationalSink`."""
+    """See the module docstring, and that of `RelationalSink`.
 
-    def __init__(self, name: str, options: PostgresqlOptions) -> None:
-        self._database = PostgreSQLDatabase(name, options)
+    Args:
+        only_looks: nothing is created, and the server refuses what would write.
+    """
+
+    def __init__(self, name: str, options: PostgresqlOptions, *, only_looks: bool = False) -> None:
+        self._database = PostgreSQLDatabase(name, options, only_reads=only_looks)
         super().__init__(name, self._database, options.chunk_rows, f"the schema {options.schema}")
         self._tables = PostgreSQLTables(name, options)
         self._sinks = sql.Identifier(options.schema, "taut_sinks")
+        if not only_looks:
+            self._create_own_table(options)
+
+    def _create_own_table(self, options: PostgresqlOptions) -> None:
         with self._database.transaction() as cursor:
             cursor.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (options.schema,))
             if cursor.fetchone() is None:

@@ -249,7 +249,8 @@ class KafkaSource(SparkSource):
         read = self.read
         brokers = ",".join(sorted(part.strip() for part in read.brokers.split(",")))
         topics = read.topics or {f"pattern {read.values.get('subscribePattern', '')}"}
-        return frozenset(f"topic {topic} of {brokers}" for topic in topics)
+        part = "partitions of " if "assign" in read.values else ""
+        return frozenset(f"topic {part}{topic} of {brokers}" for topic in topics)
 
     def record_reader(self, session: SparkSession) -> RecordReader | Unsupported:
         return KafkaRecords(session, self.read)
