@@ -28,6 +28,9 @@ def test_sources_answer_for_themselves(spark: SparkSession, tmp_path: Path) -> N
     assert [type(source) for source in sources] == [KafkaSource, FileSource, PythonSource, OtherSource]
     assert [source.number for source in sources] == [0, 1, 2, 3]
     assert sources[0].input_ids() == {"topic t of a:1,b:1"}
+    options = {"kafka.bootstrap.servers": "a:1", "assign": '{"t": [0, 2]}'}
+    (partitions,) = sources_of(spark.readStream.format("kafka").options(**options).load())
+    assert partitions.input_ids() == {"topic partitions of t of a:1"}
     assert sources[1].input_ids() == {f"files in {tmp_path}"}
     assert sources[2].input_ids() == sources[3].input_ids() == frozenset()
     assert [isinstance(source.supported_limits(), RateLimitOptions) for source in sources] == [
