@@ -112,7 +112,11 @@ class EmbeddedBench:
 
     def observe(self) -> Sink:
         engine = ReadingEngine("mirror", open_engine("mirror", self.options), self.options.database)
-        return ClickHouseSink("mirror", [Server("mirror", engine, self.options)])
+        try:
+            return ClickHouseSink("mirror", [Server("mirror", engine, self.options)])
+        except BaseException:
+            engine.close()
+            raise
 
     def objects(self) -> object:
         tables = self.reader.rows(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tautochrone.model.names import TableName
+from tautochrone.model.names import Fence, TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import Intent, Published, require_base
 from tautochrone.sinks.clickhouse.engines import Engine
@@ -76,16 +76,30 @@ class Records:
             if identities.get(table) != pointer.records[table].identity:
                 raise table_changed_error(self._name, table)
 
-    def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        """See `model.sink.Sink.changed_tables`."""
+    def changed_tables(
+        self, tables: Sequence[TableName], max_rows: int | None, fence: Fence | None
+    ) -> Mapping[TableName, Reason]:
+        """See `model.sink.Sink.changed_tables`. Views that somebody dropped are restored by the owner only:
+        another one may be about to let them show another table.
+
+        Args:
+            fence: of the owner; None: who asks is none.
+
+        Raises:
+            SinkFencedError: views are missing, and somebody else is the owner.
+        """
         pointer, identities = self._pointer(), self._identities(tables)
         reasons = {}
         for table in tables:
             reason = self._change(table, pointer, identities.get(table), max_rows)
+            if reason is None and self._tables.lacks_views(table):
+                if fence is None:
+                    reason = Reason.of(ReasonCode.SINK_TABLE_MISSING)
+                else:
+                    self._ledger.require(fence)
+                    self._tables.restore_views(table)
             if reason is not None:
                 reasons[table] = reason
-            else:
-                self._tables.restore_views(table)
         return reasons
 
     def text(self, entry: Entry) -> str:

@@ -178,6 +178,8 @@ class Server:
         self._comparison = ComparisonPolicy(name, options)
         self._comparison_reasons: dict[TableName, Reason] = {}
         self._position = position
+        self._fence: Fence | None = None
+        """Of this owner; None: whoever opened the sink is none."""
         self._require_position()
 
     @property
@@ -215,13 +217,14 @@ class Server:
         self._ledger.claim(lake)
 
     def changed_tables(self, tables: Sequence[TableName], max_rows: int | None) -> Mapping[TableName, Reason]:
-        return self._records.changed_tables(tables, max_rows)
+        return self._records.changed_tables(tables, max_rows, self._fence)
 
     def highest_fence(self) -> Fence:
         return self._ledger.highest_fence()
 
     def fence(self, fence: Fence) -> None:
         self._ledger.raise_to(fence)
+        self._fence = fence
 
     def ensure(self, table: TableName, schema: Any, fence: Fence) -> Reason | None:
         self._ledger.require(fence)
@@ -390,6 +393,7 @@ class Server:
         self._tables.release()
         self._comparison.forget()
         self._ledger.require(fence)
+        self._fence = fence
         self._take_over_staging(fence)
 
     def unfinished(self) -> list[Intent]:

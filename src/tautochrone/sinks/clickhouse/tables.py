@@ -362,8 +362,8 @@ class ClickHouseTables:
             self._engine.run(f"DROP VIEW IF EXISTS {self._qualified(other.view(plain))} SYNC")
             self.drop(other.name(plain))
 
-    def restore_views(self, table: TableName) -> None:
-        """Create the views of a table again if somebody dropped one."""
+    def lacks_views(self, table: TableName) -> bool:
+        """Whether somebody dropped a view of a table."""
         plain = self.plain_name(table)
         read = self._row_tables.shown(plain).view(plain)
         names = ", ".join(text_sql(name) for name in (plain, f"{plain}_at", read))
@@ -371,9 +371,12 @@ class ClickHouseTables:
             "SELECT toUInt32(count()) FROM system.tables WHERE engine = 'View' "
             f"AND database = {text_sql(self._options.database)} AND name IN ({names})"
         )
-        if views < 3:
-            self._require_own_names(table)
-            self._create_views(table, self._stored_columns(table))
+        return int(views) < 3
+
+    def restore_views(self, table: TableName) -> None:
+        """Create the views of a table again."""
+        self._require_own_names(table)
+        self._create_views(table, self._stored_columns(table))
 
     def columns(self, table: TableName) -> list[MirroredColumn]:
         """The columns of a table, as the sink stores them."""
