@@ -201,9 +201,10 @@ def test_only_who_has_the_key_may_ask(pipeline: Pipeline) -> None:
 def test_a_client_that_goes_away_stops_the_computation(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = Event()
+    begun, ended = Event(), Event()
 
     def endless(session: SparkSession, *_: object) -> Iterator[Verdict]:
+        begun.set()
         try:
             session.sql("SELECT count(*) FROM range(1e6) a JOIN range(1e9) b ON a.id + b.id < 0").collect()
             yield from ()
@@ -215,6 +216,7 @@ def test_a_client_that_goes_away_stops_the_computation(
         monkeypatch.setattr(tautochrone.app.job_queries, "verify", endless)
         with RemoteReader(process.uri, key=process.key) as reader:
             verification = reader.verify()
+            assert begun.wait(60)
             assert not ended.is_set()
             verification.stop()
         assert ended.wait(60)
