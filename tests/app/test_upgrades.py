@@ -34,6 +34,7 @@ BACK_TO_FIRST = (
     "ALTER TABLE jobs DROP COLUMN ended",
     "ALTER TABLE datasets DROP COLUMN pending_change",
     "ALTER TABLE pins DROP COLUMN followed",
+    "ALTER TABLE versions DROP COLUMN ended_by",
 )
 
 

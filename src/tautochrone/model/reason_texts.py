@@ -292,7 +292,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.UNCHANGED_SINCE_LAST_RUN: "definitions, settings and sources are those of the last run",
     ReasonCode.UNCHANGED_WITH_SINKS: (
         "definitions, settings and sources are those of the last run, and sinks show its checkpoint: rows "
-        "were compared in tables of up to {rows:row}"
+        "were compared in tables of up to {rows:#row}"
     ),
     ReasonCode.SINK_NOT_AT_REST: "sink {sink} is left to Spark: {cause}",
     ReasonCode.CODE_MAY_READ: "{position}: what `{what}` gives is known only when definitions are evaluated",

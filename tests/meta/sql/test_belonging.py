@@ -103,10 +103,10 @@ def test_what_is_decided_is_finished_before_a_rename(store: Store) -> None:
     fence = store.jobs.take_over("shop")
     number = publish(store, "shop", fence, "1")
     store.revisions.decide("first", revision(number), {"shop": fence})
-    for build in ("built", "kept"):
+    for build in ("b0117000", "b0117001"):
         base = CheckpointNumber(number)
         store.builds.begin(ProjectBuild(id=build, job="shop", base=base, state=BuildState.BUILT))
-    store.builds.decide("shop", fence, "built")
+    store.builds.decide("shop", fence, "b0117000")
     store.deliveries.claim(
         "shop", fence, SinkDeclaration(name="mirror", format="toy", tables=(SALES,)), Fence(0)
     )
@@ -119,10 +119,10 @@ def test_what_is_decided_is_finished_before_a_rename(store: Store) -> None:
     with pytest.raises(MetaError) as raised:
         store.jobs.rename_pipeline("shop", "store")
     assert error_class(raised) == "RENAME_NOT_POSSIBLE"
-    store.builds.remove("shop", "built")
+    store.builds.remove("shop", "b0117000")
     assert store.jobs.rename_pipeline("shop", "store") == 1
     assert store.revisions.get("first").plan.jobs == ("store",)
-    assert [build.id for build in store.builds.of_job("store")] == ["kept"]
+    assert [build.id for build in store.builds.of_job("store")] == ["b0117001"]
     assert [sink.job for sink in store.deliveries.sinks()] == ["store"]
 
 

@@ -45,7 +45,7 @@ def test_rows_of_any_value_are_located(spark: SparkSession, kind: str) -> None:
     expected = list(range(1, len(values)))
     for few, stored_rows in ((True, 10), (True, 10_000_000), (False, None)):
         positions = find_rows(stored, VIEW, deletes, stored_rows=stored_rows, few=few)
-        assert sorted(positions.get("f", ())) == expected
+        assert sorted(positions.by_file.get("f", ())) == expected
     assert first_row(stored.where("x IS NOT NULL").select("x")) is not None
     for column in key_values(stored, ["x"]).values():
         assert stored.where(column.condition("x", or_null=True)).count() == len(values)
