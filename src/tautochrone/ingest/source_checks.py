@@ -480,7 +480,7 @@ class RowsLeftOut(SourceCheck):
         if previous is not None:
             for number, reader in self._readers.items():
                 for partition, records in self._lost(number, reader, previous, position):
-                    reason = Reason.of(ReasonCode.RECORDS_GONE, partition=partition, records=str(records))
+                    reason = Reason.of(ReasonCode.RECORDS_GONE, partition=partition, records=records)
                     self._emit(reason)
         return position
 
