@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 from tautochrone.model import limits
 from tautochrone.model.names import TableName, Version, quoted
 from tautochrone.model.reason import ReasonCode
+from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
 from tautochrone.spark.execute.driver_scan import note_job
 from tautochrone.spark.execute.materialize import local_relation, materialize_few, materialize_up_to
@@ -305,13 +306,13 @@ def _read(
         # One job instead of three.
         few = materialize_few(rows, min(max_rows, max_few))
         if few is not None:
-            return few, known_row_count(few._jdf.queryExecution().analyzed()) or 0  # noqa: SLF001
+            return few, known_row_count(analyzed_plan(few)) or 0
     return materialize_up_to(rows, max_rows)
 
 
 def _held(rows: DataFrame, columns: Sequence[str]) -> JavaObject | None:
     """A local relation of rows with some columns; None if the driver does not hold them, or they lack one."""
-    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = analyzed_plan(rows)
     if kind(plan) != "LocalRelation" or not set(columns) <= set(rows.columns):
         return None
     if rows.columns == list(columns):
