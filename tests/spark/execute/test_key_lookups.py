@@ -255,6 +255,7 @@ def test_failed_lookup_returns_none(cache: LookupCache) -> None:
     failing = ROWS.replace("id AS value", "if(id = 3, raise_error('no'), id) AS value")
     assert cache.rows([3, 4], query=failing) is None
     assert cache.rows([4], query=failing) == [(4, 4)]
+    assert cache.rows([3, 4], version="2") == [(3, 3), (4, 4)], "a failure is no number of keys"
 
 
 def test_keys_as_text(cache: LookupCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ class KeyLookups:
             result = _read(rows.select(*map(quoted, available)), request, max_rows, max_few)
         except (PySparkException, Py4JJavaError):
             # The caller then reads the table itself. If the error matters, that read raises it again.
-            result = None
+            return None
         if result is None:
             with self._lock:
                 self._too_many[key[0], key[2]] = len(request.values)
