@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
+import pyarrow.orc as po
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 from tests.support.foreign import LocalStorage, paimon_table
@@ -155,6 +158,25 @@ def test_a_step_names_the_files_that_differ(tmp_path: Path) -> None:
     orders.schema({"deletion-vectors.enabled": "true", "x": "y"})
     table.newest()
     assert changed(table, shown) == "all"
+
+
+@pytest.mark.parametrize("write", [po.write_table, pq.write_table])
+def test_manifests_in_orc_and_parquet(tmp_path: Path, write: Any) -> None:
+    orders = Orders(tmp_path)
+    orders.snapshot("a", "b", "c", deleted={"a": 1, "b": 2})
+    orders.snapshot("a", "d", deleted={"d": 3})
+    expected = paimon_table(tmp_path).newest()
+    for path in (tmp_path / "manifest").iterdir():
+        records = list(fastavro.reader(io.BytesIO(path.read_bytes())))
+        if records:
+            write(pa.Table.from_pylist(records), path)
+    table = paimon_table(tmp_path)
+    assert table.newest() == expected
+    assert [table.deleted_positions(file) for file in expected.files.values() if file.deletes] == [[3]]
+    manifest = tmp_path / "manifest/manifest-2"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(ForeignTableError, match=r"PAIMON_SNAPSHOT_UNREADABLE.*manifest-2 is damaged"):
+        paimon_table(tmp_path).newest()
 
 
 def test_files_that_stay_are_not_named(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """The snapshots of a Paimon table that others write: which data files and deletion vectors are in force.
 
 Paimon's format: https://paimon.apache.org/docs/master/concepts/spec/overview/. A snapshot is a JSON file that
-names two lists of manifests and an index manifest, all in Avro: the files before it, what came and went with
-it, and where deletion vectors are.
+names two lists of manifests and an index manifest: the files before it, what came and went with it, and where
+deletion vectors are. They are in Avro, or in what the option `manifest.format` says.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
@@ -15,15 +16,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.orc as po
+import pyarrow.parquet as pq
 from pyroaring import BitMap, BitMap64
 
-from tautochrone.sources.damage import avro_records
+from tautochrone.sources.damage import DAMAGED, avro_records, text_of
 from tautochrone.sources.storage import Storage
 
 __all__ = ["DataEntry", "PaimonFiles", "Schema", "SnapshotError", "VectorRange", "positions_of"]
 
 _ADD = 0
 _VECTORS = "DELETION_VECTORS"
+_COLUMNAR = {b"ORC": po.read_table, b"PAR1": pq.read_table}
+"""How manifests that are no Avro are read, by their first bytes."""
 
 
 class SnapshotError(Exception):
@@ -184,7 +190,15 @@ class PaimonFiles:
 
     def _records(self, name: str) -> list[Any]:
         path = f"{self._folder}/manifest/{name}"
-        return avro_records(path, self._storage.read(path))
+        content = self._storage.read(path)
+        # The option `manifest.format` may have had another value when this file was written.
+        read = next((read for magic, read in _COLUMNAR.items() if content.startswith(magic)), None)
+        if read is None:
+            return avro_records(path, content)
+        try:
+            return list(read(io.BytesIO(content)).to_pylist())
+        except (pa.ArrowException, *DAMAGED) as error:
+            raise SnapshotError(f"{path} is damaged: {text_of(error)}") from error
 
     def _json(self, path: str) -> Mapping[str, Any]:
         content = self._storage.read(f"{self._folder}/{path}")
