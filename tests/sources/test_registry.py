@@ -59,6 +59,19 @@ def test_files_are_read_at_any_age_unless_the_reader_says_otherwise(
     assert prepared_stream(spark, own) is own
 
 
+def test_kafka_polls_as_the_reader_says(spark: SparkSession) -> None:
+    reader = (
+        spark.readStream.format("kafka").option("kafka.bootstrap.servers", "a:1").option("subscribe", "t")
+    )
+    set_here = {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "10000"}
+    (source,) = sources_of(prepared_stream(spark, reader.load()))
+    assert set_here.items() <= source.options().items()
+    own = reader.option("kafka.Max.Poll.Records", "7").option("kafka.fetch.min.bytes", "9").load()
+    (source,) = sources_of(prepared_stream(spark, own))
+    assert not set_here.keys() & source.options().keys()
+    assert source.options()["kafka.Max.Poll.Records"] == "7"
+
+
 def test_records_of_files_cannot_be_read_again(spark: SparkSession, tmp_path: Path) -> None:
     replay = flow_replay(spark, spark.readStream.schema("v STRING").json(str(tmp_path)))
     assert isinstance(replay, Unsupported)

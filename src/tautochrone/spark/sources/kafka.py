@@ -228,6 +228,10 @@ _FETCH_WAIT_MS = "10"
 """After each fetch the consumer asks for what follows, and Spark for the partition's ends. A broker answers a
 connection in order: at the end of a partition, where nothing follows yet, the second question would wait for
 the first, by default for 500 ms in each partition of each batch."""
+_POLL_OPTION = "kafka.max.poll.records"
+_POLL_RECORDS = "10000"
+"""Spark asks for the partition's ends after each poll: two requests, by default for each 500 records. A poll
+gives no more than was fetched, 1 MB by default, so large records do not take more memory."""
 
 
 class KafkaSource(SparkSource):
@@ -273,11 +277,14 @@ class KafkaSource(SparkSource):
         return not self._given(_OPTIONS_OF_TASKS)
 
     def prepared(self, session: SparkSession) -> JavaObject:
-        """The leaf whose consumers don't wait at the end of a partition, and whose batches are shared among
-        tasks, unless the reader's options say otherwise."""
+        """The leaf whose consumers don't wait at the end of a partition and take many records at a time, and
+        whose batches are shared among tasks, unless the reader's options say otherwise."""
         leaf = self.leaf
-        if not self._given(_FETCH_OPTIONS):
-            leaf = self.with_options(session, {_FETCH_OPTIONS[0]: _FETCH_WAIT_MS}, ())
+        options = {} if self._given(_FETCH_OPTIONS) else {_FETCH_OPTIONS[0]: _FETCH_WAIT_MS}
+        if not self._given((_POLL_OPTION,)):
+            options[_POLL_OPTION] = _POLL_RECORDS
+        if options:
+            leaf = self.with_options(session, options, ())
         if self.shares_batches():
             leaf = leaf.copy(*with_field(leaf, "table", cutting_table(leaf.table())))
         return leaf
