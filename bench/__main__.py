@@ -57,6 +57,7 @@ _IN_ONE_SPARK = (
     "sinks",
     "sink_tables",
     "publish",
+    "publish_small",
 )
 _CLUSTER = "cluster"
 _SERVICE = "service"
@@ -148,6 +149,7 @@ def _in_one_spark(
         "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
         "publish": lambda: publish.measure(spark, folder),
+        "publish_small": lambda: publish.measure_small(spark, folder),
         "sink_tables": lambda: measure_sink_tables(spark, folder),
         "cdc_tables": lambda: measure_tables(spark, folder, options.tables, mode=options.capture_mode),
         "cdc_idle": lambda: measure_idle(spark, folder, mode=options.capture_mode),

@@ -51,6 +51,7 @@ def table(results: dict[str, Any]) -> str:
         "sinks": _sinks,
         "sink_tables": _sink_tables,
         "publish": _publish,
+        "publish_small": _publish_small,
         "one_shot": _one_shot,
     }
     for name, describe in parts.items():
@@ -287,6 +288,22 @@ def _publish(part: dict[str, Any]) -> list[str]:
             f"{result['rows']:>8} rows, {formats:<12} {result['run_ms']:7.0f} ms, "
             f"{result['cpu_s']:5.2f} CPU s{delivery}"
         )
+    return lines
+
+
+def _publish_small(part: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{part['checkpoints']} checkpoints with {part['rows']} new rows each, published in other formats: "
+        "files, and time of reading all rows"
+    ]
+    for result in part["results"]:
+        for table in result["tables"]:
+            formats = "; ".join(
+                f"{name} {of_format['read_ms']:.0f} ms, {of_format['stored_files']} files stored"
+                for name, of_format in table["formats"].items()
+            )
+            how = "with" if result["maintained"] else "without"
+            lines.append(f"{how:>7} maintenance, {table['table']}: {table['files']} files; {formats}")
     return lines
 
 
