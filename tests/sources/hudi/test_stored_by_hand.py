@@ -44,6 +44,17 @@ def test_folders_have_the_order_of_the_partition_fields(tmp_path: Path) -> None:
     assert [dict(file.partition) for file in version.files.values()] == [{"b": "b 1", "a": "a 1"}]
 
 
+@pytest.mark.parametrize("name", [f"x.parquet_{AT}_hudiext", "x.parquet"])
+def test_files_of_another_format_are_refused(tmp_path: Path, name: str) -> None:
+    """As XTable and Delta's UniForm write them."""
+    instant = write(tmp_path, "k")
+    commit = json.loads(instant.read_text())
+    stat = {"fileId": "x", "path": f"k/{name}", "partitionPath": "k"}
+    instant.write_text(json.dumps({**commit, "partitionToWriteStats": {"k": [stat]}}))
+    with pytest.raises(ForeignTableError, match=f"HUDI_FEATURE_UNSUPPORTED.*such as k/{name}"):
+        hudi_table(tmp_path).newest()
+
+
 class Changing(LocalStorage):
     """A folder goes while it is listed for the first time."""
 

@@ -44,6 +44,8 @@ _VERSIONS = {"6": False, "8": True, "9": True}
 _ATTEMPTS = 5
 _BASE_FILE = re.compile(r"(.+)_[^_]*_(\d{14,17})\.parquet")
 _LOG_FILE = re.compile(r"\.(.+)_(\d{14,17})\.log\.\d+(?:_.*)?")
+_OWN_FILE = re.compile(f"{_BASE_FILE.pattern}|{_LOG_FILE.pattern}")
+"""Other names are of another format's files, such as `x.parquet_20260101000000000_hudiext` for x.parquet."""
 _NO_ROWS = (".cdc", ".crc")
 """The ends of files beside log files: changes for those who read them, and check sums of the file system."""
 _NULLS = ("__HIVE_DEFAULT_PARTITION__", "default")
@@ -304,12 +306,14 @@ class HudiTable:
         replaced: set[tuple[str, str]],
         newest: Mapping[tuple[str, str], tuple[str, StoredFile]],
     ) -> None:
-        """That the files are there of which instants say that they wrote them."""
+        """That the files are there of which instants say that they wrote them, under names of Hudi's own."""
         written: dict[tuple[str, str], tuple[str, str]] = {}
         for instant in listed.state.instants:
             stats = listed.metadata[instant.name].get("partitionToWriteStats") or {}
             for partition, each in ((p, stat) for p, group in stats.items() for stat in group or ()):
                 path = str(each.get("path") or "")
+                if path and not _OWN_FILE.fullmatch(path.rpartition("/")[2]):
+                    raise self._feature_error(f"files that are not named as Hudi's, such as {path},")
                 if path.endswith(".parquet") and (partition, each["fileId"]) not in replaced:
                     written[partition, each["fileId"]] = instant.time, path
         for group, (time, path) in written.items():
