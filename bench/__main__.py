@@ -57,8 +57,8 @@ _IN_ONE_SPARK = (
     "sinks",
     "sink_tables",
     "publish",
-    "publish_small",
 )
+_PUBLISH_SMALL = "publish_small"
 _CLUSTER = "cluster"
 _SERVICE = "service"
 _SINK_COSTS = "sink_costs"
@@ -89,8 +89,10 @@ def main() -> None:
     add("--change-rate", type=int, default=5_000, help="changes a second of ten captured tables")
     add("--seconds", type=int, default=120, help="of changes that are measured, after a minute of others")
     add("--rate", type=int, default=10_000, help="rows a second into the pipeline of three hops")
-    parts = (*_IN_ONE_SPARK, _SINK_COSTS, _ONE_SHOT, _SERVICE, _CLUSTER)
-    add("--only", choices=parts, nargs="+", default=parts[:-1], help=f"{_CLUSTER} is only run when named")
+    parts = (*_IN_ONE_SPARK, _SINK_COSTS, _ONE_SHOT, _SERVICE)
+    named_only = (_CLUSTER, _PUBLISH_SMALL)
+    only_help = f"{' and '.join(named_only)} are only run when named"
+    add("--only", choices=(*parts, *named_only), nargs="+", default=parts, help=only_help)
     add("--folder", type=Path, default=Path(".work/bench"), help="data and results")
     options = parser.parse_args()
 
@@ -109,7 +111,7 @@ def main() -> None:
         _run({_ONE_SHOT: lambda: one_shot.measure(folder)}, results, folder)
     if _SERVICE in options.only:
         _run({_SERVICE: lambda: service.measure(folder)}, results, folder)
-    named = [name for name in options.only if name in _IN_ONE_SPARK]
+    named = [name for name in options.only if name in (*_IN_ONE_SPARK, _PUBLISH_SMALL)]
     if named:
         _in_one_spark(named, options, results, folder)
     sys.stdout.write(report.table(results))
@@ -149,7 +151,7 @@ def _in_one_spark(
         "cdc": lambda: cdc.measure(spark, folder, options.events, no_peer=no_peer),
         "sinks": lambda: sinks.measure(spark, folder),
         "publish": lambda: publish.measure(spark, folder),
-        "publish_small": lambda: publish.measure_small(spark, folder),
+        _PUBLISH_SMALL: lambda: publish.measure_small(spark, folder),
         "sink_tables": lambda: measure_sink_tables(spark, folder),
         "cdc_tables": lambda: measure_tables(spark, folder, options.tables, mode=options.capture_mode),
         "cdc_idle": lambda: measure_idle(spark, folder, mode=options.capture_mode),
