@@ -28,7 +28,7 @@ from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
-from tautochrone.model.near_names import near_names_hint, table_spellings
+from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.run_report import Quarantine
 from tautochrone.model.sink import DeliveryState, SinkStatus
@@ -64,9 +64,10 @@ def status(arguments: argparse.Namespace) -> int:
     with existing_store(settings) as store:
         all_statuses = statuses = store.datasets.statuses()
         if arguments.name:
-            statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
+            known = [entry.dataset for entry in all_statuses]
+            named = set(matching_tables(arguments.name, known))
+            statuses = tuple(entry for entry in statuses if entry.dataset in named)
             if not statuses:
-                known = [entry.dataset for entry in all_statuses]
                 raise MetaError(
                     "DATASET_NOT_FOUND",
                     f"No dataset is called {arguments.name}",
@@ -303,7 +304,7 @@ def _costs(store: Store, arguments: argparse.Namespace) -> int:
     totals = [
         entry
         for entry in store.history.totals(0, by_day=True)
-        if not arguments.name or _matches(entry.dataset, arguments.name)
+        if not arguments.name or matching_tables(arguments.name, [entry.dataset])
     ]
     totals.sort(key=lambda entry: (-(entry.cpu_ms or 0), -entry.duration_ms, str(entry.dataset)))
     totals.sort(key=lambda entry: entry.day or "", reverse=True)
@@ -417,10 +418,6 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
 def _require_one_list(arguments: argparse.Namespace) -> None:
     if sum((arguments.history, arguments.what_if, arguments.cost)) > 1:
         raise SettingsError("CONFLICTING_OPTIONS", "--history, --what-if and --cost exclude each other")
-
-
-def _matches(dataset: TableName, text: str) -> bool:
-    return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
 
 
 def _quarantined_rows(
