@@ -24,10 +24,10 @@ from sqlalchemy import create_engine, text
 
 from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database import parsed_url
-from tautochrone.meta.database.repository import now_ms
 from tautochrone.metaservice.rpc import RemoteStore, add_store_routes
 from tautochrone.metaservice.server import embedded_server
 from tautochrone.model.closeable import Closeable
+from tautochrone.model.moments import now_ms
 
 __all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.cli.output import answer, json_line, show, table
 from tautochrone.cli.status import show_last_words
 from tautochrone.errors import MetaError
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation

@@ -7,14 +7,13 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
 from tautochrone.app.unchanged import since_last_run
 from tautochrone.cli.options import options_of, say_sinks_are_off
-from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.cli.output import answer, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
 from tautochrone.metaservice.flow_sources import flow_sources
@@ -27,6 +26,7 @@ from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
 from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.reason import reason_fields
@@ -606,7 +606,7 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
         for reason in [*line["waits_for"], *line["set_aside"]]:
             answer().write(f"\n{line['source']}: {reason['reason']}\n")
     kept = [
-        {"source": line["source"], "expires": _utc(entry["expires_ms"]), **entry}
+        {"source": line["source"], "expires": iso_timestamp(entry["expires_ms"]), **entry}
         for line in lines
         for entry in line["kept"]
     ]
@@ -644,7 +644,7 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "chunks_total": status.chunks_left + status.chunks_done,
         "rows_per_s": _rounded(status.rates.rows_per_s),
         "events_per_s": _rounded(status.rates.events_per_s),
-        "last_commit": _utc(status.rates.committed_ms),
+        "last_commit": iso_timestamp(status.rates.committed_ms),
         "lag": dict(status.lag),
         "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
         "log_rows": status.log_rows,
@@ -662,10 +662,6 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
-
-
-def _utc(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _progress_cell(line: dict[str, Any], column: str) -> object:

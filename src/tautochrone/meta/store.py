@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 from tautochrone.meta import protocols
 from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import Transactions, now_ms
+from tautochrone.meta.database.repository import Transactions
 from tautochrone.meta.sql.alarms import SqlAlarms
 from tautochrone.meta.sql.builds import SqlBuilds
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
@@ -26,6 +26,7 @@ from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.jobs import RunProcess
+from tautochrone.model.moments import now_ms
 
 __all__ = ["MetaStore"]
 

@@ -6,7 +6,6 @@ write of the older owner can only come one after the other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -17,6 +16,7 @@ from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.definitions import DatasetKind
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import Fence, TableName
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Transactions",
     "check_fence",
     "compare_fence",
-    "now_ms",
     "parse",
     "require_incarnation",
     "unknown_job_error",
@@ -43,11 +42,6 @@ VISIBLE_STATES = (
 """States in which a checkpoint shows the tables of the jobs that did their part."""
 
 parse = TableName.parse
-
-
-def now_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class Transactions:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -53,6 +52,7 @@ from tautochrone.meta.sql.revisions import rename_job_of_plans, unfinished_revis
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import BuildState
 from tautochrone.model.run_report import RunEnd, RunReport
@@ -467,7 +467,9 @@ def _owner_text(row: Row[Any], process: Mapping[str, Any]) -> str:
     owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
     if process.get("pid") is not None:
         owner = f"process {process['pid']} on host {process['host']}"
-    return owner if row.started_ms is None else f"{owner} since {_iso_time(row.started_ms)}"
+    if row.started_ms is None:
+        return owner
+    return f"{owner} since {iso_timestamp(row.started_ms, 'seconds')}"
 
 
 def _owner_parameters(row: Row[Any], process: Mapping[str, Any], now: int) -> dict[str, str]:
@@ -503,10 +505,6 @@ def job_running_error(
         sqlstate="55006",
         parameters=parameters,
     )
-
-
-def _iso_time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _require_nothing_decided(connection: Connection, jobs: Collection[str], pipeline: str) -> None:
