@@ -143,7 +143,8 @@ class Rename(Unary):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FlatMap(Unary):
     """The engine's own row-by-row operator (explode, Python functions; Catalyst's `Generate`): each row gives
-    any number of rows, which have the child's `passed` columns and the `generated` ones."""
+    any number of rows, which have the child's `passed` columns and the `generated` ones. Only checks of
+    plans read `generated`."""
 
     handle: Any
     passed: tuple[ColumnId, ...]
