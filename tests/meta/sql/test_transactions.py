@@ -16,7 +16,6 @@ from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import StoreDatabase
-from tautochrone.meta.database.repository import Transactions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import ANSWERS, ENDED, TransactionChunk, TransactionOperation
@@ -46,7 +45,7 @@ class Clock:
 def opened(url: str, clock: Callable[[], int]) -> SqlTransactions:
     database = StoreDatabase(url)
     database.migrate()
-    return SqlTransactions(Transactions(database, clock))
+    return SqlTransactions(database, clock, {})
 
 
 def call(

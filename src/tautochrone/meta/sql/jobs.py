@@ -22,7 +22,6 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import (
     VERSIONED_KINDS,
     Repository,
-    Transactions,
     check_fence,
     parse,
     unknown_job_error,
@@ -130,7 +129,7 @@ class SqlJobs(Repository):
             )
             mark_source_times_unknown(connection, job)
             incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
-            self._transactions.remember_takeover(job, incarnation)
+            self._taken_over_in[job] = incarnation
             return fence
 
     def heartbeat(
@@ -303,10 +302,6 @@ class SqlJobs(Repository):
 class SqlRegistrations(Repository):
     """`protocols.jobs.Registrations` in SQL."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        super().__init__(transactions)
-        self._jobs = SqlJobs(transactions)
-
     def register(self, job: str, table: TableName, role: TableRole) -> None:
         key = {"job": job, "table_name": str(table), "role": role.value}
         with self._write() as connection:
@@ -344,8 +339,9 @@ class SqlRegistrations(Repository):
             DatasetEntry(parse(sink), kind, "", inputs, is_root=not inputs)
             for sink in sorted(announced_tables[TableRole.SINK])
         ]
-        self._jobs.start_run(REGISTERED, job, entries, claim=claim)
-        return self._jobs.take_over(job, claim=claim)
+        jobs = SqlJobs(self._database, self._clock, self._taken_over_in)
+        jobs.start_run(REGISTERED, job, entries, claim=claim)
+        return jobs.take_over(job, claim=claim)
 
     def unregister(self, job: str, fence: Fence | None = None) -> None:
         with self._write() as connection:
