@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,19 @@ from tautochrone.metaservice.server import embedded_server
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.moments import now_ms
 
-__all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
+__all__ = ["KINDS", "Backing", "Clock", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 
 KINDS = ("sqlite", "postgresql", "http")
+
+
+@dataclass
+class Clock:
+    """A clock that the test sets."""
+
+    now_ms: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.support.stores import Backing
+from tests.support.stores import Backing, Clock
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import StoreDatabase
@@ -32,14 +32,6 @@ STEPS_TO: dict[TransactionState, list[TransactionOperation]] = {
     _S.ABORTING: [_Operation.BEGIN, _Operation.ROLLBACK],
     _S.ABORTED: [_Operation.BEGIN, _Operation.ROLLBACK, _Operation.CONFIRM],
 }
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def opened(url: str, clock: Callable[[], int]) -> SqlTransactions:
@@ -65,11 +57,6 @@ def call(
 def state_of(store: SqlTransactions, transaction: str) -> TransactionState:
     record = store.get(transaction)
     return _S.UNKNOWN if record is None else record.state
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

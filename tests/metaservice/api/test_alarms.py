@@ -8,19 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.metaservice.conftest import Shop
+from tests.support.stores import Clock
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.api.events import Cursor, events_after
 from tautochrone.model.jobs import JOB_LEASE_MS
 from tautochrone.model.transactions import TransactionOperation
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 @pytest.fixture
