@@ -170,6 +170,24 @@ def test_what_is_imported_from_the_package_exists(folder: str) -> None:
     assert not missing
 
 
+def test_modules_that_texts_name_exist() -> None:
+    """`model.names` and `model.names.is_clock` in docstrings and comments, from the package's root."""
+    package = ROOT / "src" / "tautochrone"
+    # Names of Spark, and `meta.db`, `meta.url`, look the same.
+    packages = {path.parent.name for path in package.glob("*/__init__.py")} - {"spark"}
+    missing = []
+    for path in package.rglob("*.py"):
+        for text in re.findall(r"`([a-z_]+(?:\.\w+)+)`", path.read_text()):
+            module, _, name = text.rpartition(".")
+            inner = f"tautochrone.{module}"
+            while not _names_of(inner) and "." in module:
+                module, _, name = module.rpartition(".")
+                inner = f"tautochrone.{module}"
+            if text.split(".")[0] in packages and name not in {*_names_of(inner), "db", "url", "py"}:
+                missing.append((path.name, text))
+    assert not missing
+
+
 @cache
 def _names_of(module: str) -> set[str]:
     """What a module of the package binds at its top, and the modules that it has."""

@@ -244,11 +244,11 @@ def test_tasks_write_what_they_copy_or_it_is_said_why_not(
 
 def test_relations_wait_until_the_log_has_passed_their_bulk() -> None:
     bulk = BulkProgress(pending={"a": ("1", "2"), "b": ("1",)})
-    assert bulk.next_chunk() == ("a", "1")
+    assert bulk.next_chunks(1) == (("a", "1"),)
     bulk = bulk.copied("a", "1", 5).copied("b", "1", 3)
     assert bulk.at(4).waiting == {"a"}
     bulk = bulk.copied("a", "2", 4)
-    assert bulk.next_chunk() is None
+    assert bulk.next_chunks(1) == ()
     assert bulk.at(4).waiting == {"a"}
     assert bulk.at(5).waiting == set()
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.stores import KINDS, Backing
+from tests.support.stores import KINDS, Backing, Clock
+
+from tautochrone.meta import Store
 
 _MARKS = {"postgresql": pytest.mark.server, "http": pytest.mark.slow}
 _KINDS = {kind: pytest.param(kind, marks=_MARKS.get(kind, ())) for kind in KINDS}
@@ -28,3 +30,14 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing
     new_backing = Backing(request.param, tmp_path)
     yield new_backing
     new_backing.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(backing: Backing, clock: Clock) -> Iterator[Store]:
+    with backing.open(clock) as opened:
+        yield opened

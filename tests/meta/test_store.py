@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.stores import Backing
+from tests.support.stores import Backing, Clock
 
 from tautochrone.errors import CheckpointUnavailableError, FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
@@ -29,18 +29,6 @@ TOPOLOGY = (
     DatasetEntry(VIEW, "materialized view", "b", frozenset({ROOT})),
     DatasetEntry(TOP, "materialized view", "c", frozenset({VIEW})),
 )
-
-
-class Clock:
-    now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -267,14 +255,14 @@ def test_pins_hold_what_expiry_wants(store: Store, clock: Clock) -> None:
     n3 = run(store, fence, 3, "r3", view="a3", top="t3")
     pinned = store.reads.resolve(checkpoint=n2, lease_ms=100, owner="me")
     assert store.pins.pinned_checkpoints() == {n2}
-    clock.now += 60
+    clock.now_ms += 60
     store.pins.renew(pinned.pin, 100)
-    clock.now += 60
+    clock.now_ms += 60
     with pytest.raises(MetaError, match="CHECKPOINT_PINNED"):
         store.checkpoints.expire(n2)
     store.checkpoints.expire(n1)
     assert store.pins.retained_versions()[VIEW] == {"a2", "a3"}
-    clock.now += 60
+    clock.now_ms += 60
     assert store.pins.pinned_checkpoints() == frozenset()
     with pytest.raises(CheckpointUnavailableError, match="PIN_EXPIRED"):
         store.pins.renew(pinned.pin, 100)
@@ -293,7 +281,7 @@ def test_followed_pins_name_where_changes_start_until_their_leases_end(store: St
     n2 = run(store, fence, 2, "r2", view="a2", top="t2")
     released = store.reads.resolve(tables=[ROOT], checkpoint=n2, lease_ms=200, followed=True)
     assert store.pins.followed_versions() == {ROOT: {"r1", "r2"}}
-    clock.now += 150
+    clock.now_ms += 150
     assert store.pins.followed_versions() == {ROOT: {"r2"}}
     store.pins.release(released.pin)
     assert store.pins.followed_versions() == {}

@@ -38,7 +38,8 @@ TOPOLOGY = [
 ]
 SKIPPED = SkippedFiles("flow", SkipReason.MISSING, 1, ("file:///in/a",))
 READS = {
-    "alarms.current", "alarms.resolved", "builds.get", "builds.look_up", "builds.of_job", "builds.remembered",
+    "alarms.changed_after", "alarms.current", "alarms.resolved",
+    "builds.get", "builds.look_up", "builds.of_job", "builds.remembered",
     "jobs.report",
     "checkpoints.busy_jobs", "checkpoints.cut_times", "checkpoints.failures_at", "checkpoints.get",
     "checkpoints.highest_used_number", "checkpoints.last_done", "checkpoints.latest_done",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.meta.sql.test_transactions import Clock
+from tests.support.stores import Clock
 
 from tautochrone.meta import MetaStore
 from tautochrone.metaservice.coordinator import TransactionCoordinator

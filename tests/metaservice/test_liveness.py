@@ -20,7 +20,6 @@ from tests.metaservice.conftest import FULL, Shop, name
 from tautochrone.cli.main import main
 from tautochrone.meta import MetaStore
 from tautochrone.meta.protocols.checkpoints import NewCheckpoint
-from tautochrone.metaservice.api.events import alarms_after
 from tautochrone.metaservice.app import create_app
 from tautochrone.metaservice.http.access import Access, Role
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, RunProcess
@@ -212,7 +211,7 @@ def test_a_job_that_never_renews_its_lease_is_no_problem(day: Day) -> None:
     day.now_ms += HOUR_MS
     liveness = {job.name: str(job.liveness) for job in day.store.jobs.states()}
     assert liveness == {"shop": "not running", "loader": "registered"}
-    assert [data["job"] for _, _, data in alarms_after(day.store, 0)] == ["shop"]
+    assert day.alarms() == {"job_not_running": "shop"}
 
 
 def test_a_flow_that_fails_makes_its_table_fail_and_the_others_late(day: Day) -> None:

@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.docs.reference import DOCS
 from tests.docs.transactions import table
+from tests.support.stores import Clock
 
 from tautochrone.cli.main import main
 from tautochrone.errors import FencedError, MetaError
@@ -45,14 +46,6 @@ STEPS_TO: dict[TransactionState, list[TransactionOperation]] = {
     _S.ABORTED: [_Operation.ROLLBACK],
 }
 READ, OPERATE = "a-token-that-may-read", "a-token-that-may-operate"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def transport_to(http: TestClient) -> httpx.BaseTransport:

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.meta.sql.test_transactions import Clock
-from tests.support.stores import fresh_postgres
+from tests.support.stores import Clock, fresh_postgres
 
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import MetaStore

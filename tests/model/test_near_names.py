@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tautochrone
-from tautochrone.model.near_names import near_names_hint, table_spellings
+from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 
 TABLES = ["lake.shop.orders", "lake.shop.users", "lake.other.orders"]
 
@@ -24,6 +24,15 @@ def test_each_way_of_writing_a_name() -> None:
     }.items():
         hint = near_names_hint(typed, TABLES, "there are", spellings=table_spellings)
         assert hint == f"did you mean {meant}?"
+
+
+def test_a_table_is_found_by_each_spelling_in_any_case() -> None:
+    for name in TABLES:
+        for written in table_spellings(name):
+            named = [table for table in sorted(TABLES) if written in table_spellings(table)]
+            for typed in (written, written.upper(), written.title()):
+                assert matching_tables(typed, TABLES) == named
+    assert matching_tables("rders", TABLES) == matching_tables("lake.shop", TABLES) == []
 
 
 @given(st.data())

@@ -356,7 +356,7 @@ def test_a_dataset_of_a_capture_is_where_the_project_calls_it(project: ProjectMa
             from tautochrone.sources.capture.definitions import define_log
 
             def capture(name):
-                define_log(name, "captured_log", "a log", None)
+                define_log(name, "captured_log", "a log", None, "full")
 
             capture("shop")
             """

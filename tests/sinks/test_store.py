@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.stores import Clock
 
 from tautochrone.cli.main import main
 from tautochrone.errors import FencedError, MetaError, SinkFencedError
@@ -27,16 +28,9 @@ ORDERS = TableName("lake", ("default",), "orders")
 MIRROR = SinkDeclaration(name="mirror", format="toy", tables=(ORDERS,), policy=DeliveryPolicy.HOLD_BACK)
 
 
-class Clock:
-    now = 1_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000)
 
 
 @pytest.fixture
@@ -77,7 +71,7 @@ def test_a_delivery_moves_the_position(store: Store, clock: Clock) -> None:
         DeliveryState.FAILING,
         "away",
     )
-    clock.now = 2_000
+    clock.now_ms = 2_000
     store.deliveries.record_delivered(
         "job",
         fence,
@@ -96,7 +90,7 @@ def test_a_sink_of_spark_has_batches_by_flow(store: Store, clock: Clock) -> None
     fence = owner(store)
     number = publish(store, fence, "v1")
     sink_fence = store.deliveries.claim("job", fence, MIRROR, Fence(0))
-    clock.now = 2_000
+    clock.now_ms = 2_000
     flow = SinkFlow(batch=0, rows=2)
     for _ in range(2):
         store.deliveries.record_streamed(
@@ -134,7 +128,7 @@ def test_a_name_is_taken_while_its_job_runs(store: Store, clock: Clock, pipeline
     with pytest.raises(MetaError) as refused:
         store.deliveries.claim("second", second_fence, MIRROR, Fence(0))
     assert refused.value.error_class == "SINK_NAME_TAKEN"
-    clock.now = 60_000
+    clock.now_ms = 60_000
     if pipeline == "shop":
         assert store.deliveries.claim("second", second_fence, MIRROR, Fence(0)) == 2
     else:

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,24 @@ from sqlalchemy import create_engine, text
 
 from tautochrone.meta import MetaStore, Store
 from tautochrone.meta.database import parsed_url
-from tautochrone.meta.database.repository import now_ms
 from tautochrone.metaservice.rpc import RemoteStore, add_store_routes
 from tautochrone.metaservice.server import embedded_server
 from tautochrone.model.closeable import Closeable
+from tautochrone.model.moments import now_ms
 
-__all__ = ["KINDS", "Backing", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
+__all__ = ["KINDS", "Backing", "Clock", "ServiceProcess", "ServiceThread", "fresh_postgres", "service_app"]
 
 KINDS = ("sqlite", "postgresql", "http")
+
+
+@dataclass
+class Clock:
+    """A clock that the test sets."""
+
+    now_ms: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
 
 
 @cache

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tautochrone.algebra.delta import Rule
-from tautochrone.algebra.nodes import Constant, Node, Scan, Stateful, Unsupported, plural
+from tautochrone.algebra.nodes import Constant, Node, Scan, Stateful, Unsupported
 from tautochrone.model.checkpoint import RefreshMode
+from tautochrone.model.counts import counted
 
 __all__ = ["ExplainedNode", "explained_nodes"]
 
@@ -41,7 +42,7 @@ class ExplainedNode:
         if self.mode is not None:
             line += f" - {self.mode}: {self.reason}"
         if self.state_columns:
-            line += f"; state: {plural(self.state_columns, 'column')}"
+            line += f"; state: {counted(self.state_columns, 'column')}"
         return line
 
 

@@ -32,6 +32,7 @@ from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
 from tautochrone.model.jobs import JobStatus, Liveness
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.run_report import RunEnd
@@ -195,7 +196,7 @@ def _last_run(job: Job, watched: _Watched, cpu_ms: int) -> LastRun | None:
         tables={**watched.tables, **_states(job.settings, job.graph.order)},
         observed=tuple(str(table) for table in job.graph.order if job.topology.ingestion_flows(table)),
         sinks=watched.sinks,
-        until_ms=_now_ms() + _VALID_MS,
+        until_ms=now_ms() + _VALID_MS,
         size=watched.folders.size,
         cpu_ms=cpu_ms,
         obstacle=None if watched.obstacle is None else str(watched.obstacle),
@@ -223,7 +224,7 @@ def last_run(settings: Settings, program: str | Reason) -> LastRun | None:
     last = _read(_file_of(settings))
     if last is None or last.obstacle is not None:
         return None
-    return last if _now_ms() < last.until_ms and program == last.program else None
+    return last if now_ms() < last.until_ms and program == last.program else None
 
 
 def end_without_news(
@@ -744,7 +745,3 @@ def _write(file: Path | None, last: LastRun) -> None:
         new = file.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(asdict(last)))
         new.replace(file)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tautochrone.cli.diff import difference_line, show_differences
 from tautochrone.cli.options import opened_job, options_of
-from tautochrone.cli.output import answer, iso_timestamp, json_line, plain_listener, report, table
+from tautochrone.cli.output import answer, json_line, plain_listener, report, table
 from tautochrone.cli.reading import rows_of
 from tautochrone.errors import TautochroneError
 from tautochrone.model.counts import counted
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.redaction import redacted
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def difference_line(
     folder: Path | None = None,
     *,
     must_have_key: bool = False,
-    as_json: bool = False,
+    as_json: bool,
 ) -> dict[str, Any]:
     """What is known of one table, for people and as a line of JSON; the latter is written at once.
 
@@ -125,7 +125,7 @@ def difference_line(
     return {**line, "reason": compared.reason, "samples": samples}
 
 
-def show_differences(lines: Sequence[dict[str, Any]], key: list[str], *, of_build: bool = False) -> None:
+def show_differences(lines: Sequence[dict[str, Any]], key: list[str], *, of_build: bool) -> None:
     """Write the lines of tables that differ, for people.
 
     Args:

@@ -19,7 +19,7 @@ from tautochrone.traces import defect_error, show_traces, trace_of
 
 __all__ = ["COMMANDS", "entry", "handler_of", "main"]
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 class _Version(argparse.Action):

@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import options_of
-from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.cli.output import answer, json_line, show, table
 from tautochrone.cli.status import show_last_words
 from tautochrone.errors import MetaError
-from tautochrone.model.near_names import near_names_hint, table_spellings
+from tautochrone.model.moments import iso_timestamp
+from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import CoordinatedTransaction, TransactionOperation
 
@@ -83,17 +84,17 @@ def token(arguments: argparse.Namespace) -> int:
 
 
 def _full_name(service: Service, text: str) -> str:
-    if text.count(".") >= 2:
-        return text
-    lowered = text.lower()
-    matches = [d.name for d in service.datasets() if f".{d.name.lower()}".endswith(f".{lowered}")]
+    known = [dataset.name for dataset in service.datasets()]
+    matches = matching_tables(text, known)
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise MetaError(
             "DATASET_AMBIGUOUS", f"{text} can mean {', '.join(matches)}", hint="Give the whole name."
         )
-    known = [dataset.name for dataset in service.datasets()]
+    if text.count(".") >= 2:
+        # A table that no job writes has a lineage too.
+        return text
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"No dataset is called {text}",

@@ -17,7 +17,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tautochrone.errors import TautochroneError
@@ -29,7 +28,6 @@ __all__ = [
     "answer",
     "csv_rows",
     "failures",
-    "iso_timestamp",
     "json_events",
     "json_line",
     "line_events",
@@ -135,13 +133,6 @@ def csv_rows(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer = csv.writer(answer(), lineterminator="\n")
     writer.writerow(header)
     writer.writerows(["" if value is None else value for value in row] for row in rows)
-
-
-def iso_timestamp(at_ms: int | None) -> str | None:
-    """Epoch milliseconds as text: ISO 8601, UTC, milliseconds; None stays None."""
-    if at_ms is None:
-        return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(value: Any) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tautochrone.cli.options import names_of, options_of, say_sinks_are_off
-from tautochrone.cli.output import answer, iso_timestamp, json_line, report, table
+from tautochrone.cli.output import answer, json_line, report, table
 from tautochrone.errors import SettingsError, TautochroneError
 from tautochrone.model.counts import counted
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.project_plan import ColumnChangeKind, DefinitionChange, SinkAction, Treatment
 from tautochrone.redaction import redacted, redacted_fields
 

@@ -7,14 +7,13 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tautochrone.app.locate import locate
 from tautochrone.app.stores import existing_store
 from tautochrone.app.unchanged import since_last_run
 from tautochrone.cli.options import options_of, say_sinks_are_off
-from tautochrone.cli.output import answer, iso_timestamp, json_line, show, table
+from tautochrone.cli.output import answer, json_line, show, table
 from tautochrone.errors import EnvironmentProblemError, MetaError, SettingsError, SinkError, TableMissingError
 from tautochrone.meta import DatasetStatus, RefreshTotals, Store
 from tautochrone.metaservice.flow_sources import flow_sources
@@ -27,8 +26,9 @@ from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.durations import duration
 from tautochrone.model.foreign import FOREIGN_PATH_KEY, FOREIGN_VERSION_KEY
 from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import TableName, describe_input, is_shadow_table
-from tautochrone.model.near_names import near_names_hint, table_spellings
+from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.reason import reason_fields
 from tautochrone.model.run_report import Quarantine
 from tautochrone.model.sink import DeliveryState, SinkStatus
@@ -64,9 +64,10 @@ def status(arguments: argparse.Namespace) -> int:
     with existing_store(settings) as store:
         all_statuses = statuses = store.datasets.statuses()
         if arguments.name:
-            statuses = tuple(entry for entry in statuses if _matches(entry.dataset, arguments.name))
+            known = [entry.dataset for entry in all_statuses]
+            named = set(matching_tables(arguments.name, known))
+            statuses = tuple(entry for entry in statuses if entry.dataset in named)
             if not statuses:
-                known = [entry.dataset for entry in all_statuses]
                 raise MetaError(
                     "DATASET_NOT_FOUND",
                     f"No dataset is called {arguments.name}",
@@ -303,7 +304,7 @@ def _costs(store: Store, arguments: argparse.Namespace) -> int:
     totals = [
         entry
         for entry in store.history.totals(0, by_day=True)
-        if not arguments.name or _matches(entry.dataset, arguments.name)
+        if not arguments.name or matching_tables(arguments.name, [entry.dataset])
     ]
     totals.sort(key=lambda entry: (-(entry.cpu_ms or 0), -entry.duration_ms, str(entry.dataset)))
     totals.sort(key=lambda entry: entry.day or "", reverse=True)
@@ -417,10 +418,6 @@ def _record_line(record: RefreshRecord) -> dict[str, object]:
 def _require_one_list(arguments: argparse.Namespace) -> None:
     if sum((arguments.history, arguments.what_if, arguments.cost)) > 1:
         raise SettingsError("CONFLICTING_OPTIONS", "--history, --what-if and --cost exclude each other")
-
-
-def _matches(dataset: TableName, text: str) -> bool:
-    return text.lower() in (str(dataset).lower(), dataset.without_catalog.lower(), dataset.table.lower())
 
 
 def _quarantined_rows(
@@ -609,7 +606,7 @@ def show_sources(lines: Sequence[dict[str, Any]]) -> None:
         for reason in [*line["waits_for"], *line["set_aside"]]:
             answer().write(f"\n{line['source']}: {reason['reason']}\n")
     kept = [
-        {"source": line["source"], "expires": _utc(entry["expires_ms"]), **entry}
+        {"source": line["source"], "expires": iso_timestamp(entry["expires_ms"]), **entry}
         for line in lines
         for entry in line["kept"]
     ]
@@ -647,7 +644,7 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
         "chunks_total": status.chunks_left + status.chunks_done,
         "rows_per_s": _rounded(status.rates.rows_per_s),
         "events_per_s": _rounded(status.rates.events_per_s),
-        "last_commit": _utc(status.rates.committed_ms),
+        "last_commit": iso_timestamp(status.rates.committed_ms),
         "lag": dict(status.lag),
         "lag_s": None if status.lag_ms is None else _rounded(status.lag_ms / 1000),
         "log_rows": status.log_rows,
@@ -665,10 +662,6 @@ def source_line(status: CaptureStatus) -> dict[str, Any]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
-
-
-def _utc(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _progress_cell(line: dict[str, Any], column: str) -> object:

@@ -13,7 +13,6 @@ from sqlalchemy import insert, select
 from tautochrone.meta import protocols
 from tautochrone.meta.database import StoreDatabase
 from tautochrone.meta.database import tables as t
-from tautochrone.meta.database.repository import Transactions, now_ms
 from tautochrone.meta.sql.alarms import SqlAlarms
 from tautochrone.meta.sql.builds import SqlBuilds
 from tautochrone.meta.sql.checkpoints import SqlCheckpoints, SqlInvariants, SqlRoots
@@ -26,6 +25,7 @@ from tautochrone.meta.sql.revisions import SqlRevisions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.jobs import RunProcess
+from tautochrone.model.moments import now_ms
 
 __all__ = ["MetaStore"]
 
@@ -76,22 +76,22 @@ class MetaStore(Closeable):
     def __init__(self, database: StoreDatabase, clock: Callable[[], int] = now_ms) -> None:
         self._database = database
         self._clock = clock
-        transactions = Transactions(database, clock)
-        self.alarms: protocols.Alarms = SqlAlarms(transactions)
-        self.builds: protocols.Builds = SqlBuilds(transactions)
-        self.checkpoints: protocols.Checkpoints = SqlCheckpoints(transactions)
-        self.datasets: protocols.Datasets = SqlDatasets(transactions)
-        self.deliveries: protocols.Deliveries = SqlDeliveries(transactions)
-        self.history: protocols.History = SqlHistory(transactions)
-        self.invariants: protocols.Invariants = SqlInvariants(transactions)
-        self.jobs: protocols.Jobs = SqlJobs(transactions)
-        self.pins: protocols.Pins = SqlPins(transactions)
-        self.reads: protocols.Reads = SqlReads(transactions)
-        self.recovery: protocols.Recovery = SqlRecovery(transactions)
-        self.registrations: protocols.Registrations = SqlRegistrations(transactions)
-        self.revisions: protocols.Revisions = SqlRevisions(transactions)
-        self.roots: protocols.Roots = SqlRoots(transactions)
-        self.transactions: protocols.Transactions = SqlTransactions(transactions)
+        shared: tuple[StoreDatabase, Callable[[], int], dict[str, str]] = (database, clock, {})
+        self.alarms: protocols.Alarms = SqlAlarms(*shared)
+        self.builds: protocols.Builds = SqlBuilds(*shared)
+        self.checkpoints: protocols.Checkpoints = SqlCheckpoints(*shared)
+        self.datasets: protocols.Datasets = SqlDatasets(*shared)
+        self.deliveries: protocols.Deliveries = SqlDeliveries(*shared)
+        self.history: protocols.History = SqlHistory(*shared)
+        self.invariants: protocols.Invariants = SqlInvariants(*shared)
+        self.jobs: protocols.Jobs = SqlJobs(*shared)
+        self.pins: protocols.Pins = SqlPins(*shared)
+        self.reads: protocols.Reads = SqlReads(*shared)
+        self.recovery: protocols.Recovery = SqlRecovery(*shared)
+        self.registrations: protocols.Registrations = SqlRegistrations(*shared)
+        self.revisions: protocols.Revisions = SqlRevisions(*shared)
+        self.roots: protocols.Roots = SqlRoots(*shared)
+        self.transactions: protocols.Transactions = SqlTransactions(*shared)
         self._identify()
 
     @property

@@ -32,7 +32,7 @@ from tautochrone.metaservice.http.problems import PROBLEMS, Problem, add_problem
 from tautochrone.metaservice.http.proxies import ForwardedRequests
 from tautochrone.metaservice.http.request_limits import RequestLimits
 from tautochrone.rest_catalog.metadata import MetadataSource
-from tautochrone.rest_catalog.read_points import ReadPointResolver
+from tautochrone.rest_catalog.read_points import ReadPoints
 from tautochrone.rest_catalog.routes import catalog_app, no_catalog_app
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def create_app(
     *,
     access: Access,
     store: Store | None = None,
-    catalog: tuple[ReadPointResolver, MetadataSource] | None = None,
+    catalog: tuple[ReadPoints, MetadataSource] | None = None,
     no_catalog: str = "This service serves no catalog",
     forms: Forms | str = _NO_PROJECT,
     coordinator: TransactionCoordinator | None = None,

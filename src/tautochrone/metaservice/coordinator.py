@@ -24,6 +24,7 @@ from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.metaservice.leftovers import Leftovers
 from tautochrone.model import events
+from tautochrone.model.backoff import Backoff
 from tautochrone.model.closeable import Closeable
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.sink import TransactionState
@@ -45,7 +46,7 @@ MAX_FAILURES = 10
 """How often a decision is tried before the transaction needs attention."""
 CALLS_AT_ONCE = 8
 """How many calls of programs may be with one participant. The service has 40 threads for all requests."""
-_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 60_000
+_BACKOFF = Backoff(first_s=1.0, longest_s=60.0)
 _MAX_ERROR = 1_000
 _FORGETS_EVERY_MS = 60_000
 _CHUNKS_KEPT_MS = 7 * 24 * 3_600_000
@@ -309,7 +310,7 @@ class TransactionCoordinator:
                 self._record_failure(record, late, record.timeout_ms)
             return record.state
         participant = self._participants.get(record.participant)
-        retry_ms = min(_LONGEST_RETRY_MS, _FIRST_RETRY_MS << min(record.failures, 10))
+        retry_ms = round(1000 * _BACKOFF.wait_s(record.failures + 1))
         if participant is None:
             # Another service has it, and its turns and its failures are not ours to count.
             if self._now_ms() - record.due_at_ms >= _OTHERS_TURN_MS:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tautochrone.model.query import QueryRunner
     from tautochrone.model.sink import PublishedAs
     from tautochrone.rest_catalog.metadata import MetadataSource
-    from tautochrone.rest_catalog.read_points import ReadPointResolver
+    from tautochrone.rest_catalog.read_points import ReadPoints
 
 __all__ = ["EmbeddedServer", "embedded_server", "listen", "uri_of", "uvicorn_server"]
 
@@ -205,7 +205,7 @@ class EmbeddedServer(Closeable):
 
     def __init__(
         self,
-        read_points: ReadPointResolver,
+        read_points: ReadPoints,
         source: MetadataSource,
         *,
         store: Store | None = None,

@@ -160,6 +160,11 @@ class Alarm:
     resolved_at_ms: int | None = None
     notified: Mapping[str, Notified] = field(default_factory=dict)
 
+    @property
+    def changed_at_ms(self) -> int:
+        """When it was over, or else fired; 0: no evaluation has seen it yet."""
+        return self.resolved_at_ms or self.fired_at_ms or 0
+
     def as_json(self) -> dict[str, Any]:
         """The object of JSON that commands, the HTTP interface and messages have."""
         return {

@@ -269,11 +269,10 @@ class HeldBack:
     """A root of which a cut takes an older version.
 
     Its newest version is `ahead_ms` ahead of what is taken of the root `behind`, None when that one's source
-    time isn't known yet; `taken_ms` is the source time of what is taken of it itself.
+    time isn't known yet.
     """
 
     ahead_ms: int | None
-    taken_ms: int
     behind: str
 
 
@@ -324,7 +323,6 @@ def align(
     held_back = {
         name: HeldBack(
             ahead_ms=None if unknown else root.newest_ms - candidates[behind].complete_ms,
-            taken_ms=root.at_ms,
             behind=behind,
         )
         for name, root in candidates.items()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-__all__ = ["near_names_hint", "table_spellings"]
+__all__ = ["matching_tables", "near_names_hint", "table_spellings"]
 
+_Name = TypeVar("_Name")
 _LISTED = 20
 _SUGGESTED = 3
 
@@ -70,3 +72,13 @@ def table_spellings(name: str) -> tuple[str, ...]:
     ('lake.shop.orders', 'shop.orders', 'orders')
     """
     return (name, name.partition(".")[2], name.rpartition(".")[2]) if "." in name else (name,)
+
+
+def matching_tables(text: str, known: Iterable[_Name]) -> list[_Name]:
+    """The tables that a user means by `text`, by name: any of their spellings, in any case.
+
+    >>> matching_tables("ORDERS", ["lake.shop.orders", "lake.depot.orders", "lake.shop.users"])
+    ['lake.depot.orders', 'lake.shop.orders']
+    """
+    typed = text.lower()
+    return sorted((name for name in known if typed in table_spellings(str(name).lower())), key=str)

@@ -178,10 +178,9 @@ _CAUSES = {
 
 
 class FlowStart(StrEnum):
-    """Where a flow stands in the next run. `LOST`: nothing reads on from its position, which stays in the
-    table for a flow of this name."""
+    """What becomes of a flow that does not go on. `LOST`: nothing reads on from its position, which stays in
+    the table for a flow of this name."""
 
-    GOES_ON = "goes on"
     BEGINS = "begins"
     LOST = "lost"
 

@@ -50,7 +50,6 @@ __all__ = [
     "Digest",
     "DropsMirrors",
     "FoldedTable",
-    "Guarantee",
     "Intent",
     "Operation",
     "Published",
@@ -85,19 +84,11 @@ PUBLICATIONS: Mapping[str, str] = MappingProxyType(
 """The formats in which tables can be published, and the sink of each: its name, which is also its format."""
 
 
-class Guarantee(StrEnum):
-    """How often a row of a checkpoint arrives when something fails in between."""
-
-    EXACTLY_ONCE = "exactly-once"
-    AT_LEAST_ONCE = "at-least-once"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a sink can do. The delivery asks before it sends anything, and refuses what does not fit.
 
     Attributes:
-        guarantee: what holds after crashes and lost answers.
         several_tables: one transaction spans several tables, which readers see change at once.
         retractions: it takes rows that went. Without it only insert-only deltas can be delivered.
         replaces: it can take all rows of a table instead of a delta, which a rebuild needs.
@@ -107,7 +98,6 @@ class Capabilities:
             process that began it, and only whether it was committed is known afterwards.
     """
 
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     several_tables: bool = True
     retractions: bool = True
     replaces: bool = True

@@ -102,10 +102,6 @@ class BulkProgress:
         """Of the relations whose bulk runs, and of those that it completed since it began."""
         return sum(self.done.values())
 
-    def next_chunk(self) -> tuple[str, str] | None:
-        """A relation and its chunk that is to be copied next; None: all are."""
-        return next(((relation, chunks[0]) for relation, chunks in sorted(self.pending.items())), None)
-
     def next_chunks(self, limit: int) -> tuple[tuple[str, str], ...]:
         """So many of the relations and chunks that are to be copied next.
 

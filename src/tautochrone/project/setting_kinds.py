@@ -7,10 +7,11 @@ form first, so that `parse` has one kind of input.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "Boolean",
@@ -32,20 +33,26 @@ _SIZE = re.compile(r"\s*(\d+)\s*(?:([kmgt]?)i?b?)?\s*", re.IGNORECASE)
 _UNITS = "kmgt"
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """The type of a setting's values."""
+
+    __slots__ = ()
 
     @property
     def error_class(self) -> str:
         """The class of the error for an invalid value."""
+        return "INVALID_SETTING"
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """A description of valid values: "a whole number from 1 on"."""
 
     def parse_flag_text(self, text: str) -> Any:
         """The text of a flag or a variable as a TOML value."""
+        return text
 
+    @abstractmethod
     def parse(self, value: Any) -> Any:
         """The value that the program uses.
 
@@ -53,19 +60,17 @@ class Kind(Protocol):
             ValueError: it is invalid.
         """
 
+    @abstractmethod
     def schema(self) -> Mapping[str, Any]:
         """The JSON Schema of valid values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Kind):
     """A text that may not be in the project's files or on the command line: by reference only."""
 
     error_class: str = "SECRET_IN_PLAIN_TEXT"
-    description: str = "no plain text"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
+    description = "no plain text"
 
     def parse(self, value: Any) -> Any:  # noqa: ARG002
         raise ValueError
@@ -75,14 +80,10 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Kind):
     """Any text that is not empty."""
 
-    error_class: str = "INVALID_SETTING"
-    description: str = "text"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
+    description = "text"
 
     def parse(self, value: Any) -> str:
         if not isinstance(value, str) or not value:
@@ -94,11 +95,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class NameList:
+class NameList(Kind):
     """A list of names, not empty; in flags and variables they are separated by commas."""
 
-    error_class: str = "INVALID_SETTING"
-    description: str = "a list of names"
+    description = "a list of names"
 
     def parse_flag_text(self, text: str) -> Any:
         return [part.strip() for part in text.split(",")]
@@ -115,14 +115,10 @@ class NameList:
 
 
 @dataclass(frozen=True, slots=True)
-class PropertyValue:
+class PropertyValue(Kind):
     """A value of a Spark or Iceberg property: text, a number, true or false."""
 
-    error_class: str = "INVALID_SETTING"
-    description: str = "text, a number, true or false"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
+    description = "text, a number, true or false"
 
     def parse(self, value: Any) -> str:
         if isinstance(value, bool):
@@ -136,11 +132,10 @@ class PropertyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber:
+class WholeNumber(Kind):
     """A whole number."""
 
     at_least: int
-    error_class: str = "INVALID_SETTING"
 
     @property
     def description(self) -> str:
@@ -159,11 +154,10 @@ class WholeNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Boolean:
+class Boolean(Kind):
     """On or off."""
 
-    error_class: str = "INVALID_SETTING"
-    description: str = "true or false"
+    description = "true or false"
 
     def parse_flag_text(self, text: str) -> Any:
         return {"true": True, "false": False}.get(text.strip().lower(), text)
@@ -178,7 +172,7 @@ class Boolean:
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(Kind):
     """A duration of at least `at_least`; parsed to milliseconds."""
 
     at_least: str | None = None
@@ -188,9 +182,6 @@ class Duration:
     def description(self) -> str:
         least = "" if self.at_least is None else f" of at least {self.at_least}"
         return f"a duration{least}: 500ms, 5s, 2m, 1h, or seconds as a number"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
 
     def parse(self, value: Any) -> int:
         match = None if isinstance(value, bool) else _DURATION.fullmatch(str(value))
@@ -207,7 +198,7 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class DurationOrNone:
+class DurationOrNone(Kind):
     """A duration as in `Duration`, or the word `none`."""
 
     span: Duration = Duration()
@@ -217,9 +208,6 @@ class DurationOrNone:
     def description(self) -> str:
         return f"none, or {self.span.description}"
 
-    def parse_flag_text(self, text: str) -> Any:
-        return text
-
     def parse(self, value: Any) -> int | None:
         return None if str(value).strip().lower() == "none" else self.span.parse(value)
 
@@ -228,14 +216,10 @@ class DurationOrNone:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class Size(Kind):
     """An amount of data, at least one byte; parsed to bytes. Units are powers of 1024, as in Spark."""
 
-    error_class: str = "INVALID_SETTING"
-    description: str = "a size from one byte on: 64MB, 1g, or bytes as a number"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
+    description = "a size from one byte on: 64MB, 1g, or bytes as a number"
 
     def parse(self, value: Any) -> int:
         match = None if isinstance(value, bool | float) else _SIZE.fullmatch(str(value))
@@ -253,7 +237,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Kind):
     """One of a few words; case does not matter."""
 
     choices: type[StrEnum]
@@ -262,9 +246,6 @@ class Choice:
     @property
     def description(self) -> str:
         return f"one of {', '.join(self.choices)}"
-
-    def parse_flag_text(self, text: str) -> Any:
-        return text
 
     def parse(self, value: Any) -> StrEnum:
         if not isinstance(value, str):

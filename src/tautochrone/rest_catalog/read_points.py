@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 from threading import RLock
-from typing import Protocol
 
 from tautochrone.errors import CheckpointUnavailableError, MetaError
 from tautochrone.meta import DEFAULT_LEASE_MS, Store
@@ -16,7 +15,7 @@ from tautochrone.model.catalog import NEWEST, Lookup
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.names import TableName, Version
 
-__all__ = ["ReadPointResolver", "ReadPoints", "checkpoint_read_point"]
+__all__ = ["ReadPoints", "checkpoint_read_point"]
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -25,27 +24,6 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 def checkpoint_read_point(number: int) -> str:
     """The read point that shows a published checkpoint."""
     return f"checkpoint-{number}"
-
-
-class ReadPointResolver(Protocol):
-    """What the REST catalog needs to know of read points."""
-
-    def resolve(self, read_point: str) -> str:
-        """The read point that a client uses from now on: `strong` becomes the newest readable checkpoint.
-
-        Raises:
-            CheckpointUnavailableError: no such read point.
-        """
-
-    def versions(self, read_point: str) -> Lookup:
-        """The version of each table at a resolved read point.
-
-        Raises:
-            CheckpointUnavailableError: no such read point, or its checkpoint expired or was revoked.
-        """
-
-    def missing_reason(self, read_point: str, table: TableName) -> str:
-        """Why `versions(read_point)(table)` is None, as the second half of a sentence."""
 
 
 class ReadPoints:
@@ -87,6 +65,11 @@ class ReadPoints:
             self._registered.clear()
 
     def resolve(self, read_point: str) -> str:
+        """The read point that a client uses from now on: `strong` becomes the newest readable checkpoint.
+
+        Raises:
+            CheckpointUnavailableError: no such read point.
+        """
         if read_point != Consistency.STRONG:
             self.versions(read_point)
             return read_point
@@ -100,6 +83,11 @@ class ReadPoints:
         return fixed
 
     def versions(self, read_point: str) -> Lookup:
+        """The version of each table at a resolved read point.
+
+        Raises:
+            CheckpointUnavailableError: no such read point, or its checkpoint expired or was revoked.
+        """
         with self._lock:
             registered = self._registered.get(read_point)
         if registered is not None:
@@ -119,6 +107,7 @@ class ReadPoints:
         return self._or_newest(self._store.reads.published_versions(int(matched[1])))
 
     def missing_reason(self, read_point: str, table: TableName) -> str:
+        """Why `versions(read_point)(table)` is None, as the second half of a sentence."""
         matched = _CHECKPOINT.fullmatch(read_point)
         return self._store.reads.missing_reason(table, int(matched[1]) if matched else None)
 

@@ -26,7 +26,7 @@ from tautochrone.rest_catalog.metadata import (
     for_stream,
     with_columns,
 )
-from tautochrone.rest_catalog.read_points import ReadPointResolver
+from tautochrone.rest_catalog.read_points import ReadPoints
 
 __all__ = ["catalog_app", "iceberg_error", "no_catalog_app"]
 
@@ -59,7 +59,7 @@ class _RefusedError(Exception):
         return JSONResponse({"error": error}, status_code=self.status)
 
 
-def catalog_app(read_points: ReadPointResolver, source: MetadataSource) -> FastAPI:
+def catalog_app(read_points: ReadPoints, source: MetadataSource) -> FastAPI:
     """The catalog as an application that is mounted at `/v1`. Its errors have Iceberg's form."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     catalog = _Catalog(read_points, source)
@@ -92,9 +92,7 @@ def iceberg_error(status: int, error: TautochroneError) -> Response:
     return _RefusedError(status, kind, str(error)).response()
 
 
-def _add_namespaces(
-    app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
-) -> None:
+def _add_namespaces(app: FastAPI, catalog: _Catalog, read_points: ReadPoints, source: MetadataSource) -> None:
     @app.api_route("/{prefix}/namespaces", methods=_READ_METHODS)
     def namespaces(prefix: str, parent: str | None = None) -> dict[str, Any]:
         read_points.versions(prefix)
@@ -117,9 +115,7 @@ def _add_namespaces(
         return {"namespace": list(levels), "properties": {}}
 
 
-def _add_tables(
-    app: FastAPI, catalog: _Catalog, read_points: ReadPointResolver, source: MetadataSource
-) -> None:
+def _add_tables(app: FastAPI, catalog: _Catalog, read_points: ReadPoints, source: MetadataSource) -> None:
     @app.api_route(_TABLES, methods=_READ_METHODS)
     def tables(prefix: str, namespace: str) -> dict[str, Any]:
         levels = _levels(namespace)
@@ -194,7 +190,7 @@ def _levels(namespace: str) -> tuple[str, ...]:
 class _Catalog:
     """What the routes share. Response bodies are cached: one metadata file and one version give one text."""
 
-    def __init__(self, read_points: ReadPointResolver, source: MetadataSource) -> None:
+    def __init__(self, read_points: ReadPoints, source: MetadataSource) -> None:
         self._read_points = read_points
         self._source = source
         self._bodies: OrderedDict[tuple[str, str | Streamed | Widened], bytes] = OrderedDict()

@@ -1,9 +1,8 @@
 """What every sink must do: one suite of behaviours, run by each adapter's tests.
 
 An adapter subclasses `SinkConformance` and provides the fixture `bench`: how to open the sink, how to read
-it as its users do, and how to break it in the middle of an operation. What it cannot do is marked with
-`notimpl`, `notyet` or `never` of `testing.lake_conformance`; behaviours that its capabilities exclude skip
-themselves.
+it as its users do, and how to break it in the middle of an operation. Behaviours that its capabilities
+exclude skip themselves.
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from tests.support.stores import Backing
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store
@@ -24,12 +21,6 @@ DATASETS = [
     DatasetEntry(ORDERS, STREAM, "1", is_root=True),
     DatasetEntry(SALES, VIEW, "2", frozenset({ORDERS})),
 ]
-
-
-@pytest.fixture
-def store(backing: Backing) -> Iterator[Store]:
-    with backing.open() as opened:
-        yield opened
 
 
 def publish(store: Store, job: str, fence: Fence, version: str) -> int:

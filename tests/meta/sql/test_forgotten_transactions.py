@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.meta.sql.test_transactions import Clock, call, opened, state_of
-from tests.support.stores import Backing
+from tests.meta.sql.test_transactions import call, opened, state_of
+from tests.support.stores import Backing, Clock
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.sql.transactions import SqlTransactions
@@ -16,11 +16,6 @@ from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import TransactionOperation, series_of
 
 _S, _Operation = TransactionState, TransactionOperation
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

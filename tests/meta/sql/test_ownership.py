@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from tests.support.stores import Backing
+from tests.support.stores import Backing, Clock
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta import DatasetEntry, Store, TableRole
@@ -29,24 +28,6 @@ TOPOLOGY = (
 LEASE_MS = 15_000
 
 
-class Clock:
-    now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(backing: Backing, clock: Clock) -> Iterator[Store]:
-    with backing.open(clock) as opened:
-        yield opened
-
-
 def claim(run: str, **how: object) -> Claim:
     process = RunProcess(run=run, host=f"host-{run}", pid=17, machine="m", started=5)
     return Claim(process=process, **how)  # type: ignore[arg-type]
@@ -63,7 +44,7 @@ def test_second_run_is_refused_and_changes_nothing(store: Store, clock: Clock) -
     fence = begin(store, "one")
     number = store.checkpoints.open("job", fence, NewCheckpoint({ROOT: Version("1")}, 1)).number
     store.checkpoints.record_version("job", fence, number, VIEW, Version("1"), FULL)
-    clock.now += 5_000
+    clock.now_ms += 5_000
     for act in (
         lambda: store.jobs.require_free("job", claim("two")),
         lambda: store.jobs.start_run("shop", "job", TOPOLOGY[:1], claim=claim("two")),
@@ -97,12 +78,12 @@ def test_a_job_whose_run_ended_is_free_at_once(store: Store) -> None:
 
 def test_job_is_owned_while_its_lease_is_renewed(store: Store, clock: Clock) -> None:
     fence = begin(store, "one")
-    clock.now += LEASE_MS - 1
+    clock.now_ms += LEASE_MS - 1
     store.jobs.heartbeat("job", fence, LEASE_MS)
-    clock.now += LEASE_MS - 1
+    clock.now_ms += LEASE_MS - 1
     with pytest.raises(MetaError, match="JOB_RUNNING"):
         begin(store, "two")
-    clock.now += 1
+    clock.now_ms += 1
     newer = begin(store, "two")
     # It wakes: whatever it still wants to write is refused, and its beat does not bring the lease back.
     with pytest.raises(FencedError):
@@ -141,7 +122,7 @@ def test_owner_without_identity_keeps_its_lease(store: Store, clock: Clock) -> N
     assert store.jobs.owner_process("job") is None
     with pytest.raises(MetaError, match=r"JOB_RUNNING.*process host:1"):
         begin(store, "two")
-    clock.now += LEASE_MS
+    clock.now_ms += LEASE_MS
     begin(store, "two")
     # Nothing is left of it when somebody takes the job without a name.
     store.jobs.take_over("job", owner="host:3")
@@ -181,5 +162,5 @@ def test_a_job_that_registers_itself(store: Store, clock: Clock) -> None:
         store.registrations.start("etl", claim("two"))
     assert store.registrations.start("etl", claim("one")) == old + 1
     assert store.registrations.start("etl", claim("two", takeover=True)) == old + 2
-    clock.now += LEASE_MS
+    clock.now_ms += LEASE_MS
     assert store.registrations.start("etl", claim("three")) == old + 3

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.support.stores import Backing
 
 from tautochrone.errors import MetaError
 from tautochrone.meta import DatasetEntry, LakeVersion, Store
@@ -16,12 +14,6 @@ from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import NOW, CheckpointNumber, Fence, TableName, Version, today
 
 ROOT, A, B = (TableName("lake", ("db",), table) for table in ("root", "a", "b"))
-
-
-@pytest.fixture
-def store(backing: Backing) -> Iterator[Store]:
-    with backing.open() as opened:
-        yield opened
 
 
 def timed(version: str, checkpoint: int, **clocks: str) -> LakeVersion:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.support.stores import Backing
+from tests.support.stores import Backing, Clock
 
 from tautochrone.errors import FencedError, MetaError
 from tautochrone.meta.database import StoreDatabase
-from tautochrone.meta.database.repository import Transactions
 from tautochrone.meta.sql.transactions import SqlTransactions
 from tautochrone.model.sink import TransactionState
 from tautochrone.model.transactions import ANSWERS, ENDED, TransactionChunk, TransactionOperation
@@ -35,18 +34,10 @@ STEPS_TO: dict[TransactionState, list[TransactionOperation]] = {
 }
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def opened(url: str, clock: Callable[[], int]) -> SqlTransactions:
     database = StoreDatabase(url)
     database.migrate()
-    return SqlTransactions(Transactions(database, clock))
+    return SqlTransactions(database, clock, {})
 
 
 def call(
@@ -66,11 +57,6 @@ def call(
 def state_of(store: SqlTransactions, transaction: str) -> TransactionState:
     record = store.get(transaction)
     return _S.UNKNOWN if record is None else record.state
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

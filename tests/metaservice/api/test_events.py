@@ -114,13 +114,13 @@ def test_revocations_are_sent_once(shop: Shop) -> None:
 
 
 def test_cursor_of_another_store_resets(shop: Shop) -> None:
-    events, cursor = events_after(shop.store, Cursor("00000000", 5, 5, 5, ()))
+    events, cursor = events_after(shop.store, Cursor("00000000", 5, 5, 5, (), 0))
     assert [event for event, _, _ in events] == ["reset"]
     assert cursor == replace(Cursor.now(shop.store), alarm=cursor.alarm)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "00000000-1", "00000000-1-2", "00000000-1-2-3-", f"00000000-1-2-{'9' * 19}"]
+    "text", ["", "x", "00000000-1", "00000000-1-2-3", "00000000-1-2-3-@4", f"00000000-1-2-3@{'9' * 19}"]
 )
 def test_a_place_that_was_never_given_is_refused(text: str) -> None:
     with pytest.raises(QueryError, match="EVENT_ID_INVALID"):

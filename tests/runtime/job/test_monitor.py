@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.stores import Clock
+
 from tautochrone.model import events
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, unclassified
@@ -20,15 +22,8 @@ def failed(flow: str = "orders") -> events.FlowFailed:
     return events.FlowFailed(flow=flow, dataset=str(ORDERS), error="away", hint=None, again_in_s=1.0)
 
 
-class Clock:
-    now_ms = 1_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def test_a_failing_flow_is_reported_until_it_makes_progress() -> None:
-    clock = Clock()
+    clock = Clock(1_000)
     monitor = RunMonitor(now_ms=clock)
     monitor.take(failed())
     clock.now_ms = 9_000
@@ -52,7 +47,7 @@ def test_a_failing_flow_is_reported_until_it_makes_progress() -> None:
 
 
 def test_bad_records_are_counted_over_runs() -> None:
-    clock = Clock()
+    clock = Clock(1_000)
     report = None
     for _ in range(2):
         monitor = RunMonitor(now_ms=clock)
@@ -76,7 +71,7 @@ def test_bad_records_are_counted_over_runs() -> None:
 
 
 def test_events_set_aside_are_shown_where_they_are() -> None:
-    monitor = RunMonitor(now_ms=Clock())
+    monitor = RunMonitor(now_ms=Clock(1_000))
     reason = Reason.of(ReasonCode.EVENTS_SET_ASIDE, events=2, table="lake.db.events")
     for _ in range(2):
         monitor.take(
@@ -95,7 +90,7 @@ def test_what_a_database_keeps_is_reported() -> None:
         name="slot", is_own=True, distance_bytes=5, kept_bytes=7, is_lost=False, last_read=None, drop=""
     )
     warning = Reason.of(ReasonCode.LOG_KEPT_AT_SOURCE, slot="slot", kept_mb=7, bound_mb=9)
-    monitor = RunMonitor(now_ms=Clock())
+    monitor = RunMonitor(now_ms=Clock(1_000))
     monitor.take(
         events.LogKept(
             flow="log", dataset="lake.db.log", source="erp", phase="copying", lag={"bytes": 5}, lag_ms=70,
@@ -115,7 +110,7 @@ def test_what_a_database_keeps_is_reported() -> None:
 
 
 def test_only_the_last_lines_are_kept_and_the_disk_is_looked_at(tmp_path: Path) -> None:
-    monitor = RunMonitor(str(tmp_path), now_ms=Clock())
+    monitor = RunMonitor(str(tmp_path), now_ms=Clock(1_000))
     for attempt in range(40):
         monitor.take(
             events.FlowRestarted(
@@ -135,7 +130,7 @@ def source(flow: str, name: str, kind: SourceKind = SourceKind.TOPIC) -> FlowSou
 
 
 def test_sources_of_flows_that_are_not_read_again_stay() -> None:
-    monitor = RunMonitor(now_ms=Clock())
+    monitor = RunMonitor(now_ms=Clock(1_000))
     before = [source(flow, "old") for flow in ("gone", "inside", "orders")]
     earlier = RunReport(sources=(*before, source("other", "o")))
     monitor.begin(earlier, ["inside", "orders", "other"], [ORDERS])
@@ -148,7 +143,7 @@ def test_sources_of_flows_that_are_not_read_again_stay() -> None:
 
 def test_sources_have_no_secrets() -> None:
     keep_secret("a-very-secret-password")
-    monitor = RunMonitor(now_ms=Clock())
+    monitor = RunMonitor(now_ms=Clock(1_000))
     monitor.reads(
         ["orders"], [source("orders", "s3://user:a-very-secret-password@bucket/in", SourceKind.FILES)]
     )
@@ -158,7 +153,7 @@ def test_sources_have_no_secrets() -> None:
 
 
 def test_only_work_that_takes_more_than_a_moment_is_reported() -> None:
-    clock = Clock()
+    clock = Clock(1_000)
     monitor = RunMonitor(now_ms=clock)
     monitor.new_report()
 

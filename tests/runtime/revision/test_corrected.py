@@ -147,7 +147,7 @@ def test_refusals_change_nothing(wronged: World) -> None:
         with pytest.raises(FencedError, match="REVISION_CONTESTED"):
             revise(job, original, plan)
         assert job.store.revisions.find() == ()
-        assert tables_named(job.store, job.definitions, ["totals", "default.events"]) == (
+        assert tables_named(job.store, job.definitions, ["Totals", "default.EVENTS"]) == (
             name("totals"),
             name("events"),
         )

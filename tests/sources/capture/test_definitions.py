@@ -22,7 +22,7 @@ DEFINITIONS = """
     from tautochrone.sources.capture.definitions import define_log, define_table
 
     for capture, dataset in {captures!r}:
-        define_log(capture, f"log_{{capture}}", "the log", None)
+        define_log(capture, f"log_{{capture}}", "the log", None, "full")
         define_table(
             dataset, log_table=f"{{capture}}_log", relation="of the capture " + capture, keys=["id"],
             columns=["columns['id'] AS id"], comment="", invalid=[], invalid_values="fail", properties={{}},

@@ -24,7 +24,6 @@ from tautochrone.algebra.nodes.base import (
     ScanAtCut,
     Stateful,
     Unary,
-    plural,
     walk,
 )
 from tautochrone.algebra.nodes.derived import (
@@ -116,7 +115,6 @@ __all__ = [
     "Window",
     "WithWeight",
     "inner_join_of",
-    "plural",
     "row_wise_parts",
     "stateful_nodes",
     "walk",

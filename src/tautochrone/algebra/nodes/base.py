@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NewType, Protocol, Self
 
+from tautochrone.model.counts import counted
+
 __all__ = [
     "WEIGHT",
     "ColumnId",
@@ -23,7 +25,6 @@ __all__ = [
     "Stateful",
     "Unary",
     "UnstableColumns",
-    "plural",
     "references_of",
     "shortened",
     "walk",
@@ -277,7 +278,7 @@ class Materialized(Node):
     rows: int
 
     def describe(self) -> str:
-        return plural(self.rows, "row")
+        return counted(self.rows, "row")
 
 
 # -- functions -------------------------------------------------------------------------------------------
@@ -297,15 +298,6 @@ def walk(node: Node) -> Sequence[Node]:
     for child in node.children:
         nodes.extend(walk(child))
     return nodes
-
-
-def plural(count: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> plural(1, "key"), plural(2, "key")
-    ('1 key', '2 keys')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shortened(text: str) -> str:

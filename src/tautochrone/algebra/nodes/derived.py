@@ -63,7 +63,8 @@ class Consolidate(Unary):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class NullExtend(Unary):
-    """The child's rows with NULL in the columns `nulls`, which have the types that `like` gives them."""
+    """The child's rows with NULL in the columns `nulls`, which have the types that `like` gives them. Only
+    checks of plans read `like`."""
 
     nulls: tuple[ColumnId, ...]
     like: Node

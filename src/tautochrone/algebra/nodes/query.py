@@ -18,11 +18,11 @@ from tautochrone.algebra.nodes.base import (
     Stateful,
     Unary,
     UnstableColumns,
-    plural,
     references_of,
     shortened,
     walk,
 )
+from tautochrone.model.counts import counted
 
 __all__ = [
     "MERGE_FUNCTIONS",
@@ -143,7 +143,8 @@ class Rename(Unary):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FlatMap(Unary):
     """The engine's own row-by-row operator (explode, Python functions; Catalyst's `Generate`): each row gives
-    any number of rows, which have the child's `passed` columns and the `generated` ones."""
+    any number of rows, which have the child's `passed` columns and the `generated` ones. Only checks of
+    plans read `generated`."""
 
     handle: Any
     passed: tuple[ColumnId, ...]
@@ -263,7 +264,7 @@ class Join(Node):
         return replace(self, left=left, right=right)
 
     def describe(self) -> str:
-        parts = [plural(len(self.keys), "key"), *(shortened(each.text) for each in self.conditions)]
+        parts = [counted(len(self.keys), "key"), *(shortened(each.text) for each in self.conditions)]
         return f"{self.kind} ({', '.join(parts)})"
 
     @property
@@ -420,7 +421,7 @@ class Aggregate(Stateful):
 
     def describe(self) -> str:
         calls = shortened(", ".join(call.text or str(call.function) for call in self.calls) or "distinct")
-        return f"{calls} by {plural(len(self.keys), 'key')}" if self.keys else calls
+        return f"{calls} by {counted(len(self.keys), 'key')}" if self.keys else calls
 
     def max_rows(self, leaf_rows: LeafRows) -> int | None:
         # Without keys there is a row even when the child has none.

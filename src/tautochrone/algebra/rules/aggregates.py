@@ -33,9 +33,9 @@ from tautochrone.algebra.nodes import (
     Unary,
     Union,
     WithWeight,
-    plural,
 )
 from tautochrone.model.checkpoint import RefreshMode
+from tautochrone.model.counts import counted
 
 __all__ = ["AggregateRule", "few_rows_at_most", "recompute_changed_groups"]
 
@@ -123,7 +123,8 @@ class AggregateRule:
                 reason += ", read again where a delete removes the value"
             return RefreshMode.INCREMENTAL, reason
         if not node.keys and (rows := few_rows_at_most(node.child)) is not None:
-            return RefreshMode.INCREMENTAL, f"{_first_not_mergeable(node)} over at most {plural(rows, 'row')}"
+            few = counted(rows, "row")
+            return RefreshMode.INCREMENTAL, f"{_first_not_mergeable(node)} over at most {few}"
         if not node.keys:
             return RefreshMode.DIFF, f"{_first_not_mergeable(node)} over all rows"
         return RefreshMode.INCREMENTAL, f"groups that changed, for {_first_not_mergeable(node)}"

@@ -26,10 +26,10 @@ from tautochrone.algebra.nodes import (
     Union,
     Window,
     WithWeight,
-    plural,
 )
 from tautochrone.algebra.rules.aggregates import few_rows_at_most, recompute_changed_groups
 from tautochrone.model.checkpoint import RefreshMode
+from tautochrone.model.counts import counted
 
 __all__ = ["TopKRule", "WindowRule"]
 
@@ -79,7 +79,7 @@ class WindowRule:
         if node.partition:
             return RefreshMode.INCREMENTAL, "partitions that changed"
         if (rows := few_rows_at_most(node.child)) is not None:
-            return RefreshMode.INCREMENTAL, f"window without PARTITION BY over at most {plural(rows, 'row')}"
+            return RefreshMode.INCREMENTAL, f"window without PARTITION BY over at most {counted(rows, 'row')}"
         if node.running is not None:
             return RefreshMode.INCREMENTAL, "rows from the first changed one on, in the window's order"
         return RefreshMode.DIFF, "window without PARTITION BY: every row may change"

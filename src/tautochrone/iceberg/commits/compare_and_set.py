@@ -27,7 +27,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +44,7 @@ from tautochrone.iceberg.java.calls import LoadedTable, iceberg_calls
 from tautochrone.iceberg.sessions.hadoop_files import newest_metadata_file, plain_path, version_of
 from tautochrone.model.effects import Durability, Effects, Step
 from tautochrone.model.lake import NO_VERSION, CommitMetadata
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import Fence, TableName, Version
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "compare_and_set",
     "is_of_the_future",
     "load",
-    "now_ms",
     "staged_at_ms",
     "with_current_time",
 ]
@@ -69,10 +68,6 @@ SEAL_KEY = "tautochrone.orphans-before"
 
 _TOLERANCE_MS = 30_000
 """Less than the minute that Iceberg allows."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def staged_at_ms(table: Any) -> int:

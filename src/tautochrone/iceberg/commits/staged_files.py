@@ -25,11 +25,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 
-from tautochrone.iceberg.commits.compare_and_set import now_ms, staged_at_ms
+from tautochrone.iceberg.commits.compare_and_set import staged_at_ms
 from tautochrone.iceberg.java.api import Iceberg, first_line, items, java_error_class
 from tautochrone.iceberg.java.calls import iceberg_calls, written_files
 from tautochrone.model.lake import Rows, Staged, local_folder
 from tautochrone.model.lake import TaskWriter as WritesInTasks
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.jvm.catalyst import decimal_digits

@@ -43,8 +43,8 @@ def write_removal(
     table: Any,
     version: Version,
     deletes: Mapping[str, Sequence[int]],
-    known_tasks: Mapping[str, Any] | None = None,
-    new_files: Mapping[str, Any] | None = None,
+    known_tasks: Mapping[str, Any],
+    new_files: Mapping[str, Any],
 ) -> Removal:
     """Write one Puffin file with a deletion vector for each data file of `deletes`.
 
@@ -59,9 +59,8 @@ def write_removal(
         LakeError: `FILE_NOT_IN_VERSION`, `NO_SUCH_ROW`, `ROW_DELETED_TWICE`, or
             `DELETION_VECTORS_UNSUPPORTED` for a table below format 3 or with equality deletes.
     """
-    new_files = new_files or {}
     old_paths = {path for path, positions in deletes.items() if positions} - new_files.keys()
-    task_of_path = _task_of_path(table, version, old_paths, known_tasks or {})
+    task_of_path = _task_of_path(table, version, old_paths, known_tasks)
     at_ms = staged_at_ms(table)
     files = []
     for path, positions in deletes.items():

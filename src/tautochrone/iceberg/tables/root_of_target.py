@@ -18,9 +18,10 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from tautochrone.errors import LakeError
-from tautochrone.iceberg.commits.compare_and_set import Loaded, compare_and_set, load, now_ms
+from tautochrone.iceberg.commits.compare_and_set import Loaded, compare_and_set, load
 from tautochrone.iceberg.java.api import Iceberg, java_error_class, translate
 from tautochrone.model.effects import Effects, Step
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName
 
 __all__ = ["ROOT_KEY", "RootOfTarget", "metadata_of_root", "show_root"]

@@ -6,7 +6,6 @@ write of the older owner can only come one after the other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -23,10 +22,8 @@ __all__ = [
     "VERSIONED_KINDS",
     "VISIBLE_STATES",
     "Repository",
-    "Transactions",
     "check_fence",
     "compare_fence",
-    "now_ms",
     "parse",
     "require_incarnation",
     "unknown_job_error",
@@ -45,34 +42,31 @@ VISIBLE_STATES = (
 parse = TableName.parse
 
 
-def now_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-class Transactions:
-    """The transactions in which all parts of one store read and write, and the clock that they share.
+class Repository:
+    """A part of the store in SQL: the transactions in which it reads and writes.
 
     Args:
         clock: returns epoch milliseconds; tests pass their own.
+        taken_over_in: for each job that was taken over through this store its incarnation at that time. The
+            fence is valid only there. All parts of a store share it.
     """
 
-    def __init__(self, database: StoreDatabase, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, database: StoreDatabase, clock: Callable[[], int], taken_over_in: dict[str, str]
+    ) -> None:
         self._database = database
-        self.clock = clock
-        self._taken_over_in: dict[str, str] = {}
-        """For each job that was taken over through this object the incarnation of the store at that time."""
+        self._clock = clock
+        self._taken_over_in = taken_over_in
 
-    def read(self) -> AbstractContextManager[Connection]:
-        """A transaction that reads."""
+    def _read(self) -> AbstractContextManager[Connection]:
         return self._database.read()
 
-    def write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
-        """A transaction that writes; without `durable` a power failure may lose it."""
+    def _write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
+        """Without `durable` a power failure may lose what is written."""
         return self._database.write(durable=durable)
 
     @contextmanager
-    def fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
+    def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> Iterator[Connection]:
         """A transaction that writes in the name of a job.
 
         Raises:
@@ -83,27 +77,6 @@ class Transactions:
         with self._database.write(durable=durable) as connection:
             check_fence(connection, job, fence, self._taken_over_in.get(job))
             yield connection
-
-    def remember_takeover(self, job: str, incarnation: str) -> None:
-        """Remember in which store the job was taken over: its fence is valid only there."""
-        self._taken_over_in[job] = incarnation
-
-
-class Repository:
-    """A part of the store in SQL. All parts of one store share their `Transactions`."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
-        self._clock = transactions.clock
-
-    def _read(self) -> AbstractContextManager[Connection]:
-        return self._transactions.read()
-
-    def _write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
-        return self._transactions.write(durable=durable)
-
-    def _fenced(self, job: str, fence: Fence, *, durable: bool = True) -> AbstractContextManager[Connection]:
-        return self._transactions.fenced(job, fence, durable=durable)
 
 
 _FENCE = (

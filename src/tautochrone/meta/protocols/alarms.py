@@ -34,6 +34,11 @@ class Alarms(Protocol):
     def resolved(self, limit: int = 50) -> tuple[Alarm, ...]:
         """The newest `limit` alarms that are over, newest first, with their evidence of when they fired."""
 
+    @reads
+    def changed_after(self, at_ms: int) -> tuple[Alarm, ...]:
+        """The alarms that fired or were over after `at_ms` (epoch milliseconds), in the order in which they
+        changed, with their evidence of when they fired."""
+
     @writes
     def acknowledge(self, alarm: int, by: str) -> Alarm:
         """Somebody looks after an open alarm. It stays acknowledged until it is over. Repeatable.

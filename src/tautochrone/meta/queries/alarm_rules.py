@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tautochrone.meta.protocols.datasets import DatasetState, DatasetStatus
 from tautochrone.meta.protocols.jobs import REGISTERED
 from tautochrone.model.alarms import AlarmLevel, AlarmLimits, AlarmRule, Condition, is_stuck
 from tautochrone.model.jobs import JobStatus, Liveness
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.run_report import RunReport
@@ -303,4 +303,4 @@ def _transactions(facts: Facts) -> Iterator[Condition]:
 
 def _time(at_ms: int) -> str:
     """For people: `2026-05-01T12:03:04Z`."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return iso_timestamp(at_ms, "seconds")

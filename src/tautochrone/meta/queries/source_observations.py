@@ -156,7 +156,7 @@ def unobserved_roots(
     """The roots of the tables that were not observed after `after_ms` for this checkpoint, by name, each with
     the jobs that observe it."""
     topology = read_topology(connection)
-    parts = _last_parts(connection, number)
+    parts = _last_parts(connection, [number])[number]
     observed = select(_C.number, _C.observations).where(_C.number.in_({*parts.values()}))
     observations = {row.number: row.observations or {} for row in connection.execute(observed)}
     ingesting = {
@@ -164,7 +164,7 @@ def unobserved_roots(
     }
     for name in sorted(_with_upstream(topology, tables)):
         is_source = name in topology.roots or name in ingesting or name not in topology.owner
-        observers = [topology.owner[name]] if name in topology.owner else sorted(_readers(topology, name))
+        observers = _observers(topology, name)
         part = max((parts[job] for job in observers if job in parts), default=number)
         if is_source and observations.get(part, {}).get(name, 0) <= after_ms:
             yield name, observers
@@ -181,7 +181,7 @@ def observed_up_to(connection: Connection, topology: Topology, seen: Mapping[str
     ingesting = {
         name for row in connection.execute(select(_J.observations)) for name in row.observations or ()
     }
-    parts = _last_parts_by_checkpoint(connection, {*seen.values()})
+    parts = _last_parts(connection, {*seen.values()})
     numbers = {part for last in parts.values() for part in last.values()} | parts.keys()
     rows = connection.execute(select(_C.number, _C.observations).where(_C.number.in_(numbers)))
     observations = {row.number: row.observations or {} for row in rows}
@@ -193,9 +193,7 @@ def observed_up_to(connection: Connection, topology: Topology, seen: Mapping[str
         for name in order:
             times = [oldest[source] for source in topology.inputs.get(name, ()) if source in oldest]
             if name in topology.roots or name in ingesting or name not in topology.owner:
-                observers = (
-                    [topology.owner[name]] if name in topology.owner else sorted(_readers(topology, name))
-                )
+                observers = _observers(topology, name)
                 part = max((last[job] for job in observers if job in last), default=number)
                 times += [at_ms] if (at_ms := observations.get(part, {}).get(name, 0)) else []
             if times:
@@ -204,17 +202,8 @@ def observed_up_to(connection: Connection, topology: Topology, seen: Mapping[str
     return result
 
 
-def _last_parts(connection: Connection, number: int) -> dict[str, int]:
-    """By job the last checkpoint up to `number` of which it did its part."""
-    done = select(_P.job, func.max(_P.checkpoint).label("last")).join(
-        t.checkpoints, _C.number == _P.checkpoint
-    )
-    done = done.where(_P.checkpoint <= number, _P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
-    return {row.job: row.last for row in connection.execute(done.group_by(_P.job))}
-
-
-def _last_parts_by_checkpoint(connection: Connection, numbers: Collection[int]) -> dict[int, dict[str, int]]:
-    """What `_last_parts` says of each of the checkpoints, in one query."""
+def _last_parts(connection: Connection, numbers: Collection[int]) -> dict[int, dict[str, int]]:
+    """For each of the checkpoints, by job the last one up to it of which the job did its part."""
     shown = t.checkpoints.alias("shown")
     query = (
         select(shown.c.number, _P.job, func.max(_P.checkpoint).label("last"))
@@ -249,9 +238,9 @@ def _with_upstream(topology: Topology, tables: Iterable[str]) -> set[str]:
     return seen
 
 
-def _readers(topology: Topology, name: str) -> set[str]:
-    return {
-        topology.owner[dataset]
-        for dataset, inputs in topology.inputs.items()
-        if name in inputs and dataset in topology.owner
-    }
+def _observers(topology: Topology, name: str) -> list[str]:
+    """The job that writes a table, or else those that read it."""
+    if name in topology.owner:
+        return [topology.owner[name]]
+    readers = {topology.owner.get(dataset) for dataset, inputs in topology.inputs.items() if name in inputs}
+    return sorted(job for job in readers if job is not None)

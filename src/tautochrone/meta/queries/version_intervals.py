@@ -114,15 +114,10 @@ CONFIRMED_VERSION = select(_V.version).where(
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The tables at one checkpoint: the version of each, and why others may have none.
-
-    `blocked` are the jobs that take no part in the checkpoint and are not done with an older one, so that the
-    versions of their tables are not known yet. `parts` has the part of each job that takes part.
-    """
+    """The tables at one checkpoint: the version of each, and the part of each job that takes part."""
 
     versions: Mapping[str, str]
     roots: frozenset[str]
-    blocked: frozenset[str]
     parts: Mapping[str, str]
 
 
@@ -282,7 +277,7 @@ def cut_at(
     """
     at_work = connection.execute(_PARTS, {"number": number}).all()
     parts = {row.job: row.state for row in at_work if row.checkpoint == number}
-    # Jobs that take no part and are still at work on an older checkpoint.
+    # Jobs that take no part and are still at work on an older checkpoint: their versions are not known yet.
     blocked = frozenset(row.job for row in at_work) - parts.keys()
     if only is None:
         rows = connection.execute(_CUT, {"number": number}).all()
@@ -299,7 +294,7 @@ def cut_at(
         versions[row.table_name] = row.version
         if row.is_root and (part is not None or row.job == EXTERNAL):
             roots.add(row.table_name)
-    return Cut(versions, frozenset(roots), blocked, parts)
+    return Cut(versions, frozenset(roots), parts)
 
 
 def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:

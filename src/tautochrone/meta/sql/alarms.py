@@ -67,6 +67,12 @@ class SqlAlarms(Repository):
             rows = connection.execute(query.order_by(_A.resolved_at_ms.desc(), _A.id.desc()).limit(limit))
             return tuple(map(_alarm, rows))
 
+    def changed_after(self, at_ms: int) -> tuple[Alarm, ...]:
+        query = select(t.alarms).where(or_(_A.fired_at_ms > at_ms, _A.resolved_at_ms > at_ms))
+        with self._read() as connection:
+            alarms = map(_alarm, connection.execute(query.order_by(_A.id)))
+            return tuple(sorted(alarms, key=lambda alarm: alarm.changed_at_ms))
+
     def acknowledge(self, alarm: int, by: str) -> Alarm:
         with self._write() as connection:
             row = connection.execute(select(t.alarms).where(_A.id == alarm)).first()

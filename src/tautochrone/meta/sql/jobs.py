@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +22,6 @@ from tautochrone.meta.database import tables as t
 from tautochrone.meta.database.repository import (
     VERSIONED_KINDS,
     Repository,
-    Transactions,
     check_fence,
     parse,
     unknown_job_error,
@@ -53,6 +51,7 @@ from tautochrone.meta.sql.revisions import rename_job_of_plans, unfinished_revis
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
+from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import BuildState
 from tautochrone.model.run_report import RunEnd, RunReport
@@ -130,7 +129,7 @@ class SqlJobs(Repository):
             )
             mark_source_times_unknown(connection, job)
             incarnation = connection.execute(select(t.stores.c.incarnation)).scalar_one()
-            self._transactions.remember_takeover(job, incarnation)
+            self._taken_over_in[job] = incarnation
             return fence
 
     def heartbeat(
@@ -303,10 +302,6 @@ class SqlJobs(Repository):
 class SqlRegistrations(Repository):
     """`protocols.jobs.Registrations` in SQL."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        super().__init__(transactions)
-        self._jobs = SqlJobs(transactions)
-
     def register(self, job: str, table: TableName, role: TableRole) -> None:
         key = {"job": job, "table_name": str(table), "role": role.value}
         with self._write() as connection:
@@ -344,8 +339,9 @@ class SqlRegistrations(Repository):
             DatasetEntry(parse(sink), kind, "", inputs, is_root=not inputs)
             for sink in sorted(announced_tables[TableRole.SINK])
         ]
-        self._jobs.start_run(REGISTERED, job, entries, claim=claim)
-        return self._jobs.take_over(job, claim=claim)
+        jobs = SqlJobs(self._database, self._clock, self._taken_over_in)
+        jobs.start_run(REGISTERED, job, entries, claim=claim)
+        return jobs.take_over(job, claim=claim)
 
     def unregister(self, job: str, fence: Fence | None = None) -> None:
         with self._write() as connection:
@@ -467,7 +463,9 @@ def _owner_text(row: Row[Any], process: Mapping[str, Any]) -> str:
     owner = "a process that did not say who it is" if row.owner is None else f"process {row.owner}"
     if process.get("pid") is not None:
         owner = f"process {process['pid']} on host {process['host']}"
-    return owner if row.started_ms is None else f"{owner} since {_iso_time(row.started_ms)}"
+    if row.started_ms is None:
+        return owner
+    return f"{owner} since {iso_timestamp(row.started_ms, 'seconds')}"
 
 
 def _owner_parameters(row: Row[Any], process: Mapping[str, Any], now: int) -> dict[str, str]:
@@ -503,10 +501,6 @@ def job_running_error(
         sqlstate="55006",
         parameters=parameters,
     )
-
-
-def _iso_time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _require_nothing_decided(connection: Connection, jobs: Collection[str], pipeline: str) -> None:

@@ -24,7 +24,7 @@ changes only jobs and tables of the lake at hand:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
@@ -98,19 +98,10 @@ class SqlRecovery(Repository):
             _renew_named_incarnation(connection, lake)
             _record_lake_fences(connection, lake)
             owner = {name: commits[-1].job for name, commits in metadata.items() if commits}
-            kept = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
-            proven = sorted(
-                (number, index, state)
-                for index, tables in enumerate(_related(owner, derived))
-                for number, state in _proven_checkpoints(
-                    {n: derived[n] for n in tables if derived[n]},
-                    kept,
-                    [revoked for n in tables for revoked in _revoked_ranges(metadata[n])],
-                )
-            )
-            for number, _, (chosen, roots) in proven:
+            proven = sorted(_proven(owner, derived, metadata, lake), key=lambda each: each[1])
+            for _, number, (chosen, roots) in proven:
                 _publish(connection, number, chosen, roots, owner, derived)
-            return tuple(CheckpointNumber(number) for number in sorted({number for number, _, _ in proven}))
+            return tuple(CheckpointNumber(number) for number in sorted({number for _, number, _ in proven}))
 
     def compare(self, job: str, lake: Lake) -> Comparison:
         with self._read() as connection:
@@ -527,23 +518,33 @@ def _publish_proven(
     lake: Lake,
 ) -> list[int]:
     """Publish the checkpoints that the lake proves and that are newer than the store's of these jobs."""
-    retained = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
     done = []
-    for tables in _related(owner, derived):
-        jobs = {owner[name] for name in tables}
-        ranges = [revoked_range for name in tables for revoked_range in _revoked_ranges(metadata[name])]
-        states = _proven_checkpoints({n: derived[n] for n in tables if derived[n]}, retained, ranges)
-        for number, (chosen, roots) in states:
-            names = {(owner.get(name, EXTERNAL), name) for name in (*chosen, *roots)}
-            if not _is_free(connection, number, jobs, names):
-                continue
-            connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint == number))
-            failed = (t.failures.c.checkpoint == number) & t.failures.c.dataset.in_(sorted(chosen))
-            connection.execute(delete(t.failures).where(failed))
-            _publish(connection, number, chosen, roots, owner, derived)
-            set_state(connection, CheckpointNumber(number), CheckpointState.PUBLISHED)
-            done.append(number)
+    for tables, number, (chosen, roots) in _proven(owner, derived, metadata, lake):
+        names = {(owner.get(name, EXTERNAL), name) for name in (*chosen, *roots)}
+        if not _is_free(connection, number, {owner[name] for name in tables}, names):
+            continue
+        connection.execute(delete(t.checkpoint_jobs).where(_P.checkpoint == number))
+        failed = (t.failures.c.checkpoint == number) & t.failures.c.dataset.in_(sorted(chosen))
+        connection.execute(delete(t.failures).where(failed))
+        _publish(connection, number, chosen, roots, owner, derived)
+        set_state(connection, CheckpointNumber(number), CheckpointState.PUBLISHED)
+        done.append(number)
     return sorted(set(done))
+
+
+def _proven(
+    owner: Mapping[str, str],
+    derived: Mapping[str, Sequence[_DerivedCommit]],
+    metadata: Mapping[str, Sequence[CommitMetadata]],
+    lake: Lake,
+) -> Iterator[tuple[Collection[str], int, _State]]:
+    """The checkpoints that the lake proves, for each group of related tables."""
+    retained = {str(name): {str(v.version) for v in versions} for name, versions in lake.items()}
+    for tables in _related(owner, derived):
+        ranges = [revoked_range for name in tables for revoked_range in _revoked_ranges(metadata[name])]
+        commits = {name: derived[name] for name in tables if derived[name]}
+        for number, state in _proven_checkpoints(commits, retained, ranges):
+            yield tables, number, state
 
 
 def _is_free(connection: Connection, number: int, jobs: set[str], names: set[tuple[str, str]]) -> bool:

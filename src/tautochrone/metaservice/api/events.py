@@ -2,11 +2,9 @@
 
 There is no log of events: they are read from the refresh history and the rows of the checkpoints. The id of
 an event is a cursor: newest row of the history, newest checkpoint and those that were open, newest revision,
-newest alarm.
-A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice.
-
-Alarms are jobs that do not run and should, failed and late deliveries to sinks, and transactions that
-need attention.
+newest change of an alarm.
+A client that returns with `Last-Event-ID` misses nothing that the history still has, and gets nothing twice
+except alarms that changed in one millisecond. An alarm is sent when it fires and when it is over.
 """
 
 from __future__ import annotations
@@ -27,40 +25,33 @@ from tautochrone.errors import QueryError, TautochroneError
 from tautochrone.meta import Store
 from tautochrone.metaservice.api.datasets import refresh_entry
 from tautochrone.metaservice.api.reads import BIGGEST
-from tautochrone.model.alarms import AlarmLimits
 from tautochrone.model.checkpoint import CheckpointState
-from tautochrone.model.jobs import JobStatus, Liveness
 from tautochrone.model.revision import Revision
-from tautochrone.model.sink import DeliveryState, SinkStatus, TransactionState
-from tautochrone.model.transactions import CoordinatedTransaction
 
-__all__ = ["LATE_MS", "Cursor", "add", "alarms_after", "events_after"]
+__all__ = ["Cursor", "add", "events_after"]
 
-LATE_MS = AlarmLimits().sink_behind_ms
-"""A sink that lacks a checkpoint for this long is late, whatever the reason, unless its project says more."""
 _SETTLED_MS = 500
-"""Failures are shown after this time: one that began earlier may be recorded later."""
-_MAX_TRANSACTIONS = 1_000
+"""Alarms are sent after this time: one that changed earlier may be recorded later."""
 _POLL_S = 0.5
 _KEEPALIVE_S = 15.0
 _BATCH = 500
 _MAX_STREAMS = 100
 _THREADS = 4
-_CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})(?:@(\d{1,19}))?")
+_CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})-(\d{1,19})-(\d{1,19})((?:-\d{1,19}){0,1000})@(\d{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Up to where a client has read. `store` is the beginning of the store's incarnation, `refresh` a row of
     the history, `decision` the time of the newest revision (epoch milliseconds), `open` the checkpoints that
-    were open, `alarm` the time of the newest alarm (epoch milliseconds)."""
+    were open, `alarm` the time of the newest change of an alarm (epoch milliseconds)."""
 
     store: str
     refresh: int
     checkpoint: int
     decision: int
     open: tuple[int, ...]
-    alarm: int = 0
+    alarm: int
 
     def __str__(self) -> str:
         numbers = (self.refresh, self.checkpoint, self.decision, *self.open)
@@ -75,8 +66,7 @@ class Cursor:
         """
         match = _CURSOR.fullmatch(text)
         numbers = [] if match is None else list(map(int, text.partition("@")[0].split("-")[1:]))
-        # Ids of services without alarms have none: alarms that are raised are sent once more.
-        alarm = int(match[6] or 0) if match is not None else 0
+        alarm = 0 if match is None else int(match[6])
         if match is None or max(*numbers, alarm) > BIGGEST:
             raise QueryError("EVENT_ID_INVALID", "Last-Event-ID is none that this service gave")
         return cls(match[1], numbers[0], numbers[1], numbers[2], tuple(numbers[3:]), alarm)
@@ -93,7 +83,7 @@ class Cursor:
             last,
             store.revisions.newest_decision(),
             pending,
-            store.now_ms(),
+            store.now_ms() - _SETTLED_MS,
         )
 
 
@@ -108,8 +98,7 @@ def add(router: APIRouter, store: Store) -> None:
         response_class=StreamingResponse,
         responses={
             200: {
-                "description": "`refresh`, `checkpoint`, `revocation`, `reset`; alarms: "
-                "`job_not_running`, `sink_failed`, `sink_late`, `transaction_needs_attention`",
+                "description": "`refresh`, `checkpoint`, `revocation`, `alarm`, `reset`",
                 "content": {"text/event-stream": {}},
             }
         },
@@ -159,12 +148,14 @@ def events_after(store: Store, cursor: Cursor) -> tuple[list[tuple[str, Cursor, 
     for revision in store.revisions.decided_after(cursor.decision):
         cursor = replace(cursor, decision=revision.decided_at_ms)
         events.append(("revocation", cursor, _revoked(revision)))
-    alarms = alarms_after(store, cursor.alarm)
-    for index, (raised_ms, name, data) in enumerate(alarms):
+    until_ms = store.now_ms() - _SETTLED_MS
+    alarms = [alarm for alarm in store.alarms.changed_after(cursor.alarm) if alarm.changed_at_ms <= until_ms]
+    for index, alarm in enumerate(alarms):
+        changed_ms = alarm.changed_at_ms
         # A client that returns between two alarms of one millisecond gets the first one again.
-        is_last = [raised_ms] != [alarm[0] for alarm in alarms[index + 1 : index + 2]]
-        cursor = replace(cursor, alarm=raised_ms if is_last else raised_ms - 1)
-        events.append((name, cursor, data))
+        is_last = [changed_ms] != [following.changed_at_ms for following in alarms[index + 1 : index + 2]]
+        cursor = replace(cursor, alarm=changed_ms if is_last else changed_ms - 1)
+        events.append(("alarm", cursor, alarm.as_json()))
     return events, cursor
 
 
@@ -204,64 +195,3 @@ async def _stream(
 def _texts(events: list[tuple[str, Cursor, dict[str, Any]]]) -> Iterator[str]:
     for event, cursor, data in events:
         yield f"event: {event}\nid: {cursor}\ndata: {json.dumps(data)}\n\n"
-
-
-def alarms_after(store: Store, after_ms: int) -> list[tuple[int, str, dict[str, Any]]]:
-    """Alarms raised after a time, in epoch milliseconds: when, the event's name, its data. In their order."""
-    until_ms = store.now_ms() - _SETTLED_MS
-    alarms: list[tuple[int, str, dict[str, Any]]] = []
-    late_ms: dict[str, int] = {}
-    for job in store.jobs.states():
-        late_ms[job.name] = LATE_MS if job.report is None else job.report.limits.sink_behind_ms
-        stopped_ms = job.lease_until_ms if job.liveness is Liveness.STOPPED else job.seen_ms
-        if job.liveness.is_down and stopped_ms is not None:
-            alarms.append((stopped_ms, "job_not_running", _job(job)))
-    for sink in store.deliveries.sinks():
-        if sink.state is DeliveryState.RETIRED:
-            continue
-        if sink.failed_at_ms is not None and sink.failures:
-            alarms.append((sink.failed_at_ms, "sink_failed", _sink(sink, until_ms)))
-        if sink.behind_since_ms is not None:
-            since_ms = sink.behind_since_ms + late_ms.get(sink.job, LATE_MS)
-            alarms.append((since_ms, "sink_late", _sink(sink, until_ms)))
-    for record in store.transactions.find(attention=True, limit=_MAX_TRANSACTIONS):
-        raised_ms = record.failed_at_ms or record.changed_at_ms
-        alarms.append((raised_ms, "transaction_needs_attention", _transaction(record)))
-    raised = [alarm for alarm in alarms if after_ms < alarm[0] <= until_ms]
-    return sorted(raised, key=lambda alarm: (alarm[0], alarm[1]))
-
-
-def _job(job: JobStatus) -> dict[str, Any]:
-    return {
-        "job": job.name,
-        "pipeline": job.pipeline,
-        "owner": job.owner,
-        "heartbeat_ms": job.heartbeat_ms,
-        "checkpoint": None if job.newest_done is None else int(job.newest_done),
-        "command": job.command,
-    }
-
-
-def _sink(sink: SinkStatus, now_ms: int) -> dict[str, Any]:
-    needs_attention = sink.state is DeliveryState.NEEDS_ATTENTION
-    return {
-        "sink": sink.name,
-        "state": sink.state.value,
-        "checkpoint": None if sink.delivered is None else int(sink.delivered.checkpoint),
-        "lag_ms": 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms),
-        "failures": sink.failures,
-        "error": sink.error,
-        "command": f"taut verify --sink {sink.name}" if needs_attention else "taut sinks",
-    }
-
-
-def _transaction(record: CoordinatedTransaction) -> dict[str, Any]:
-    decision = "commit" if record.state is TransactionState.COMMITTING else "rollback"
-    return {
-        "transaction": record.id,
-        "owner": record.owner,
-        "state": record.state.value,
-        "failures": record.failures,
-        "error": record.error,
-        "command": f"taut transactions {decision} {record.id}",
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -23,6 +22,7 @@ from tautochrone.metaservice.http.access import LOGGED_IN, ROLE
 from tautochrone.metaservice.http.proxies import prefix_of
 from tautochrone.metaservice.pages.safety import CSRF_FIELD, csrf_token, protect, set_csrf_cookie
 from tautochrone.model.durations import duration
+from tautochrone.model.moments import iso_timestamp, now_ms
 from tautochrone.model.names import TableName, describe_input, is_clock, is_file_table, is_shadow_table
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "axis_time",
     "count",
     "duration",
-    "iso",
     "moment",
     "render",
     "short_count",
@@ -107,7 +106,7 @@ def _name_markup(name: TableName) -> Markup:
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page, or a fragment of a page for htmx."""
-    token, now = csrf_token(request), time.time_ns() // 1_000_000
+    token, now = csrf_token(request), now_ms()
     root, prefix = str(request.scope.get("root_path", "")), prefix_of(request.scope)
 
     def link(path: str, **query: object) -> str:
@@ -118,7 +117,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         if at_ms is None:
             return escape("–")
         return Markup('<time datetime="{}" title="{}">{}</time>').format(
-            iso(at_ms), moment(at_ms), ago(at_ms, now)
+            iso_timestamp(at_ms), moment(at_ms), ago(at_ms, now)
         )
 
     context = {
@@ -188,11 +187,6 @@ def ago(at_ms: int | None, now_ms: int) -> str:
         return "never"
     passed = now_ms - at_ms
     return "just now" if passed < 1_000 else f"{duration(passed)} ago"
-
-
-def iso(at_ms: int) -> str:
-    """For `<time datetime>`."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment(at_ms: int | None) -> str:

@@ -39,7 +39,7 @@ from tautochrone.model.alarms import AlarmRule
 from tautochrone.model.checkpoint import Checkpoint, CheckpointState
 from tautochrone.model.jobs import JobStatus, Liveness, quarantines_of
 from tautochrone.model.names import TableName
-from tautochrone.model.near_names import near_names_hint
+from tautochrone.model.near_names import matching_tables, near_names_hint
 from tautochrone.model.reason import Reason
 from tautochrone.model.what_if import what_if
 from tautochrone.rest_catalog.metadata import MetadataSource
@@ -351,9 +351,9 @@ def _progress(store: Store, checkpoint: Checkpoint) -> Progress | None:
 
 
 def _table_by_name(text: str, names: set[TableName]) -> TableName:
-    for name in names:
-        if str(name) == text:
-            return name
+    matches = matching_tables(text, names)
+    if len(matches) == 1:
+        return matches[0]
     raise MetaError(
         "DATASET_NOT_FOUND",
         f"No job of this store writes or reads {text}",

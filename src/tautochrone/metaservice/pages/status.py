@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from tautochrone.meta.database.repository import VERSIONED_KINDS
 from tautochrone.model.alarms import Alarm, AlarmRule
 from tautochrone.model.checkpoint import RefreshRecord
 from tautochrone.model.jobs import JobProgress, JobStatus, Part
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName, is_clock, is_file_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.run_report import SourceKind
@@ -215,10 +215,10 @@ def progress_of(
     names = {name for job in taking_part for name in datasets.get(job, ())}
     done = names & store.checkpoints.versions_at(line.number).keys()
     failed = (names & store.checkpoints.failures_at(line.number).keys()) - done
-    now_ms = time.time_ns() // 1_000_000
-    age = max(0, now_ms - line.cut_at_ms)
+    now = now_ms()
+    age = max(0, now - line.cut_at_ms)
     works = {
-        job.name: job.work.text(now_ms)
+        job.name: job.work.text(now)
         for job in jobs
         if job.work is not None and job.work.checkpoint == line.number
     }

@@ -23,7 +23,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import Consistency
 from tautochrone.model.lake import LakeTable, Rows
 from tautochrone.model.names import TableName, Version, is_clock, is_file_table, quoted
-from tautochrone.model.near_names import near_names_hint, table_spellings
+from tautochrone.model.near_names import matching_tables, near_names_hint, table_spellings
 from tautochrone.model.reason import Reason
 from tautochrone.runtime.delivery.deltas import CollectedRows, delta_of
 from tautochrone.spark.execute.multiset_diff import consolidated
@@ -178,11 +178,7 @@ def _named(known: Collection[TableName], names: Collection[str]) -> list[TableNa
         return sorted(known)
     matching: list[TableName] = []
     for text in names:
-        of_name = [
-            name
-            for name in sorted(known)
-            if text.lower() in (str(name).lower(), name.without_catalog.lower(), name.table.lower())
-        ]
+        of_name = matching_tables(text, known)
         if not of_name:
             raise MetaError(
                 "DATASET_NOT_FOUND",

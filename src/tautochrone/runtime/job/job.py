@@ -141,7 +141,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ClockTable:
-    """A clock of `model.inputs` as a `ReadableTable` of one row."""
+    """A clock of `model.names` as a `ReadableTable` of one row."""
 
     name: TableName
     session: SparkSession

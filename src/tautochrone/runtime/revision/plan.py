@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tautochrone.errors import MetaError
 from tautochrone.model.definitions import DatasetKind
@@ -116,8 +115,8 @@ def plan_revision(
     versions: Mapping[TableName, Version],
     checks: Mapping[TableName, RevertCheck],
     sinks: Mapping[str, Collection[TableName]],
-    revoked: Sequence[CheckpointNumber] = (),
-    older: Mapping[TableName, CheckpointNumber] = MappingProxyType({}),
+    revoked: Sequence[CheckpointNumber],
+    older: Mapping[TableName, CheckpointNumber],
 ) -> RevisionPlan:
     """Plan a revision.
 

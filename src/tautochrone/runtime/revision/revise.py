@@ -32,6 +32,7 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import ChangeKind, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
+from tautochrone.model.near_names import matching_tables
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.revision import (
     RevisedTable,
@@ -69,7 +70,7 @@ def tables_named(store: Store, definitions: Definitions, texts: Sequence[str]) -
     names = {entry.name for entry in entries}.union(*(entry.inputs for entry in entries))
     tables = []
     for text in texts:
-        matches = [name for name in sorted(names) if text in (str(name), name.without_catalog, name.table)]
+        matches = matching_tables(text, names)
         # Ambiguous and unknown names: a dataset of the project wins, or its error names the nearest one.
         tables.append(matches[0] if len(matches) == 1 else find_all(definitions, [text])[0])
     return tuple(tables)

@@ -226,7 +226,7 @@ def properties_of(relation: str, table_properties: Mapping[str, Mapping[str, str
     return properties
 
 
-def define_log(name: str, format_name: str, comment: str, retention: str | None, mode: str = "full") -> None:
+def define_log(name: str, format_name: str, comment: str, retention: str | None, mode: str) -> None:
     """The log table of a capture, over a stream that `sources.registry` knows by the format.
 
     Args:

@@ -7,7 +7,7 @@ transaction   PostgreSQL: the transaction's 64-bit number (xid8); MariaDB: the p
 committed_at  when it was committed, by the database's clock
 relation      schema and name of the table, such as `public.accounts`
 operation     insert, update, delete, truncate, copy, completed; copied: a table without a key, as a whole;
-              copied file, change file: a data file of the table, in light captures (`model.capture_files`)
+              copied file, change file: a data file of the table, in light captures (`model.log_table`)
 columns       name → text of the value, as the database prints it: the row; for a delete its key, or the row
 unchanged     columns that the update left as they were and that the log does not contain (TOAST)
 snapshot      of a copied row, and of `copied`: which transactions the reader saw, as text of a `pg_snapshot`

@@ -35,7 +35,6 @@ _FEATURES = frozenset(
 )  # fmt: skip
 """What readers must know and what is known here."""
 _NEWEST_READER = 3
-_FIRST_READER_OF_MAPPINGS = 2
 _MODE = "delta.columnMapping.mode"
 _UNMAPPED = "none"
 

@@ -137,7 +137,7 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN {
 _COLUMNS = f"""
 SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME,
        IFNULL(CHARACTER_OCTET_LENGTH, 0), IFNULL(NUMERIC_PRECISION, 0), IFNULL(NUMERIC_SCALE, 0),
-       IFNULL(DATETIME_PRECISION, 0), EXTRA LIKE '%GENERATED%' AND EXTRA NOT LIKE 'DEFAULT%'
+       EXTRA LIKE '%GENERATED%' AND EXTRA NOT LIKE 'DEFAULT%'
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN {_OWN_SCHEMAS} ORDER BY 1, 2, ORDINAL_POSITION
 """
 _KEYS = f"""
@@ -155,7 +155,6 @@ class TableColumn:
         column_type: such as `int(10) unsigned`.
         charset: of texts; None for other types.
         octets: of texts and binaries, at most.
-        fraction: digits of a second's fraction.
         is_generated: computed from other columns. The log has these too.
     """
 
@@ -166,7 +165,6 @@ class TableColumn:
     octets: int = 0
     precision: int = 0
     scale: int = 0
-    fraction: int = 0
     is_generated: bool = False
 
     @property
@@ -256,7 +254,7 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
     for schema, table, name, data_type, column_type, charset, octets, *numbers, generated in fetch(
         connection, _COLUMNS
     ):
-        precision, scale, fraction = map(int, numbers)
+        precision, scale = map(int, numbers)
         columns.setdefault((schema, table), []).append(
             TableColumn(
                 name,
@@ -266,7 +264,6 @@ def read_tables(connection: Any) -> dict[str, CapturedTable]:
                 int(octets),
                 precision,
                 scale,
-                fraction,
                 str(generated) == "1",
             )
         )

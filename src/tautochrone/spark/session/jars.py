@@ -96,7 +96,7 @@ def missing(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     return tuple(artifact for artifact in artifacts if not (_folder(artifact) / "complete").exists())
 
 
-def copy_to(folder: Path, artifacts: tuple[Artifact, ...], java: str = "java") -> list[Path]:
+def copy_to(folder: Path, artifacts: tuple[Artifact, ...], java: str) -> list[Path]:
     """Copy the jars of `artifacts` into `folder`, for a machine without a network.
 
     Returns:
