@@ -356,7 +356,9 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     if last is None:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it failed, or its storage is not a local folder")
     if last.fence != job.fence:
-        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="the newest run was not complete, or a command had the job since")
+        return Reason.of(
+            ReasonCode.NEWS_NOT_KNOWN, cause="the newest run was not complete, or a command had the job since"
+        )
     try:
         now = _folders_now(last.folders).hashes
         tables = _states(settings, map(TableName.parse, last.tables))
