@@ -336,6 +336,7 @@ def test_a_lost_log_is_an_error(bench: Bench) -> None:
     failure = bench.run().failure()
     assert isinstance(failure, IngestError)
     assert failure.error_class == "SOURCE_LOG_LOST"
+    assert isinstance(bench.events[-1], LogKept)
 
 
 def test_a_position_of_spark_is_refused(bench: Bench) -> None:
@@ -362,6 +363,7 @@ def test_what_a_database_keeps_is_said_and_why_it_is_not_known(
     bench.run()
     (event,) = [event for event in bench.events if isinstance(event, LogKept)]
     assert (event.flow, event.kept, event.problem) == ("bank", [kept], None)
+    assert event.lag_ms == 0, "it has read all that the log held"
     assert event.source == ToyChangeLog(bench.database).name
 
     def refuse(_log: ToyChangeLog, _position: object) -> list[KeptLog]:

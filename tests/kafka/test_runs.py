@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -64,6 +65,31 @@ def test_what_came_since_the_last_run_is_known_without_spark(pipeline: Pipeline,
         ReasonCode.RECORDS_SINCE_LAST_RUN,
         {"records": 7, "topics": topic.name},
     )
+
+
+@pytest.mark.parametrize("kind", ["subscribePattern", "assign"])
+def test_what_came_into_patterns_and_partitions_is_known(
+    pipeline: Pipeline, topic: Topic, broker: KafkaBroker, kind: str
+) -> None:
+    value = f"{topic.name}.*" if kind == "subscribePattern" else json.dumps({topic.name: [0, 1]})
+    pipeline.write("definitions/events.py", events(broker, f".option('{kind}', '{value}')", ROWS))
+    pipeline.reload()
+    topic.produce(9)
+    with pipeline.opened() as (job, _):
+        run_and_remember(job, "program", Run(job), lambda _event: None)
+
+    def news() -> Reason | None:
+        with existing_store(pipeline.settings) as store:
+            (status,) = store.jobs.states()
+        return since_last_run(pipeline.settings, status)
+
+    before = news()
+    assert before is not None
+    assert before.code is ReasonCode.NOTHING_SINCE_LAST_RUN, before
+    topic.produce(9)
+    after = news()
+    assert after is not None
+    assert after.params == {"records": 9 if kind == "subscribePattern" else 6, "topics": topic.name}
 
 
 def test_a_limit_from_outside_the_definitions(pipeline: Pipeline, topic: Topic) -> None:

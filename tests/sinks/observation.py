@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Protocol
 
 import pytest
 
 from tautochrone.errors import SinkError
-from tautochrone.model.names import Fence
-from tautochrone.model.sink import Sink
+from tautochrone.model.names import CheckpointNumber, Fence
+from tautochrone.model.sink import Published, RowAudit, Sink
 from tautochrone.testing.sink_conformance import (
     LAKE,
     LINES,
@@ -31,6 +31,17 @@ class ObservedBench(SinkBench, Protocol):
         """What the system has: its objects, and what the sink stores of itself."""
 
 
+def published_by_observation(bench: ObservedBench) -> Published | None:
+    """As whoever only looks at the sink learns it."""
+    try:
+        with closing(bench.observe()) as observed:
+            return observed.published()
+    except SinkError as error:
+        if error.error_class != "SINK_OBJECT_MISSING":
+            raise
+        return None
+
+
 class ObservedSink:
     """Fixture: `bench`, an `ObservedBench`."""
 
@@ -46,8 +57,7 @@ class ObservedSink:
 
     def test_nothing_is_created(self, bench: ObservedBench) -> None:
         before = bench.objects()
-        with suppress(SinkError), closing(bench.observe()) as observed:
-            assert observed.published() is None
+        assert published_by_observation(bench) is None
         assert bench.objects() == before
 
     def test_what_was_delivered_is_seen(self, bench: ObservedBench, delivered: Sink) -> None:
@@ -57,6 +67,16 @@ class ObservedSink:
             assert observed.highest_fence() == 1
             assert not observed.changed_tables((ORDERS, LINES), 100)
             assert observed.changed_tables((RENAMED,), 100).keys() == {RENAMED}
+        assert bench.objects() == before
+
+    def test_what_was_delivered_is_audited(self, bench: ObservedBench, delivered: Sink) -> None:
+        before, checkpoint = bench.objects(), CheckpointNumber(1)
+        with closing(bench.observe()) as observed:
+            rows, other_rows = bench.frame([(1, "one"), (2, None)]), bench.frame([(1, "one"), (3, None)])
+            assert observed.digest(ORDERS, rows) == observed.audit(ORDERS, checkpoint)
+            assert observed.audit(ORDERS, checkpoint) == delivered.audit(ORDERS, checkpoint)
+            if isinstance(observed, RowAudit):
+                assert len(observed.differences(ORDERS, checkpoint, other_rows, 10)) == 2
         assert bench.objects() == before
 
 

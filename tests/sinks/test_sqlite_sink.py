@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sinks.observation import ObservedBench, ObservedSink
+from tests.sinks.observation import ObservedSink
 
 from tautochrone.errors import SinkError
 from tautochrone.model.names import TableName
@@ -89,12 +88,6 @@ class TestObservedSqliteSink(ObservedSink):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:
         return Bench(tmp_path)
-
-    # SQLite's own error is no SinkError, as of an adapter of somebody else.
-    def test_nothing_is_created(self, bench: ObservedBench) -> None:
-        with pytest.raises(sqlite3.OperationalError):
-            bench.observe()
-        assert bench.objects() is False
 
 
 def test_the_registry_opens_sinks_by_format(tmp_path: Path) -> None:

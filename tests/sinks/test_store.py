@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,11 @@ def test_a_delivery_moves_the_position(store: Store, clock: Clock) -> None:
     assert (status.state, status.newest, status.behind_since_ms) == (DeliveryState.NEW, number, 1_000)
     intent = Intent(transaction=transaction(store, number, sink_fence), versions={ORDERS: Version("v1")})
     store.deliveries.record_intent("job", fence, intent)
-    assert store.deliveries.sinks()[0].intent == intent
+    (status,) = store.deliveries.sinks()
+    assert (status.intent, status.work(is_running=True)) == (intent, f"writing checkpoint {number}")
+    assert status.work(is_running=False) == f"unfinished: checkpoint {number}"
+    store.deliveries.record_intent("job", fence, replace(intent, chunks=()))
+    assert store.deliveries.sinks()[0].work(is_running=True) == f"committing checkpoint {number}"
     store.deliveries.record_failure("job", fence, "mirror", sink_fence, "away", failures=1)
     assert (store.deliveries.sinks()[0].state, store.deliveries.sinks()[0].error) == (
         DeliveryState.FAILING,

@@ -17,12 +17,14 @@ from tests.support.ended_runs import as_process, ended
 
 from tautochrone.app.locate import Options
 from tautochrone.app.open import Project
+from tautochrone.app.unchanged import run_and_remember, since_last_run
 from tautochrone.errors import TautochroneError
 from tautochrone.iceberg.sessions.catalog_settings import CatalogSettings
 from tautochrone.meta import MetaStore
 from tautochrone.model.checkpoint import CheckpointState
 from tautochrone.model.events import Emit, Event
 from tautochrone.model.names import TableName
+from tautochrone.model.reason import Reason
 from tautochrone.model.source_position import LogPosition
 from tautochrone.runtime.job.topology import select
 from tautochrone.runtime.loop.run import Run, RunState
@@ -196,8 +198,10 @@ class Bank:
         full_of: tuple[str, ...] = (),
         takeover: bool = False,
         reached: bool = True,
+        remembers: bool = False,
     ) -> Attempt:
-        """One-shot, as `taut run`. Whatever became of it, nothing is acknowledged that the table has not."""
+        """One-shot, as `taut run`. Whatever became of it, nothing is acknowledged that the table has not.
+        `remembers`: it writes down what it depended on."""
         attempt = Attempt(StrikingEffects(strike))
         with self.open(attempt.effects, attempt.emit) as project:
             execution = job = None
@@ -206,7 +210,10 @@ class Bank:
                 as_process(job)
                 job.ownership.takeover = takeover
                 execution = Run(job, select(job.topology, [], full_of, everything=full))
-                attempt.state = execution.once()
+                if remembers:
+                    attempt.state = run_and_remember(job, "program", execution, attempt.emit)
+                else:
+                    attempt.state = execution.once()
             except (Crash, TautochroneError, AssertionError) as error:
                 attempt.error = error
             finally:
@@ -218,6 +225,14 @@ class Bank:
         assert not missed, f"{strike} was not reached\n{attempt.describe()}"
         self.require_acknowledged_is_durable()
         return attempt
+
+    def news(self) -> Reason:
+        """What came since the last run that remembers."""
+        with self.open(StrikingEffects(), _ignore) as project:
+            (job,) = project.store().jobs.states()
+            reason = since_last_run(project.settings, job)
+        assert reason is not None
+        return reason
 
     def require_acknowledged_is_durable(self) -> None:
         """The table holds every point that was acknowledged."""

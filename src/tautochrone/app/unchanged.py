@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, auto
@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from tautochrone.app.source_ends import CaptureEnd, SourceEnds, capture_ends, is_topic, news_of, source_ends
 from tautochrone.errors import MetaError, TautochroneError
 from tautochrone.model import events
 from tautochrone.model.effects import Step
@@ -36,7 +37,6 @@ from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName, describe_input, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.run_report import RunEnd
-from tautochrone.model.source_position import SparkPosition
 from tautochrone.project.readable_code import files_read
 from tautochrone.project.spec import INVARIANTS_FOLDER
 
@@ -75,8 +75,6 @@ _OF_SESSION = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "TERM", "INVOCATION_ID",
 """Environment variables that differ between two starts of the same command."""
 _OF_RESTARTS = "_TAUT_"
 _FILES_IN = "files in "
-_TOPIC = "topic "
-_NOT_WHOLE_TOPICS = (f"{_TOPIC}pattern ", f"{_TOPIC}partitions of ")
 _OF_MAINTENANCE = frozenset(
     {
         *("last-updated-ms", "metadata-log", "snapshots", "snapshot-log", "refs"),
@@ -101,7 +99,7 @@ class LastRun:
         cpu_ms: CPU time of the last run that started Spark, without the start.
         obstacle: why it cannot be told without Spark that nothing is new, as text; None: it can.
         unknown: why only a run can tell what came into its sources, as text; None: `since_last_run` can.
-        topics: by the brokers, of each topic and partition (as text) the offset of the next record to read.
+        ends: a `SourceEnds` as JSON.
     """
 
     program: str
@@ -117,7 +115,7 @@ class LastRun:
     cpu_ms: int
     obstacle: str | None = None
     unknown: str | None = None
-    topics: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    ends: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +136,7 @@ class _Watched:
     obstacle: Reason | None
     unknown: Reason | None
     sinks: tuple[str, ...]
+    captures: Mapping[str, CaptureEnd]
 
 
 def run_and_remember(job: Job, program: str | Reason, execution: Run, emit: events.Emit) -> RunState:
@@ -183,9 +182,9 @@ def _last_run(job: Job, watched: _Watched, cpu_ms: int) -> LastRun | None:
     if newest is None:
         return None
     try:
-        topics = _positions_in_topics(job)
+        ends = source_ends(job, watched.captures)
     except TautochroneError:
-        topics = None
+        ends = None
     unknown = None if watched.unknown is None else str(watched.unknown)
     return LastRun(
         program=str(watched.program),
@@ -200,8 +199,8 @@ def _last_run(job: Job, watched: _Watched, cpu_ms: int) -> LastRun | None:
         size=watched.folders.size,
         cpu_ms=cpu_ms,
         obstacle=None if watched.obstacle is None else str(watched.obstacle),
-        unknown="a flow has no position in its topics" if topics is None else unknown,
-        topics=topics or {},
+        unknown="a flow has no position in its source" if ends is None else unknown,
+        ends=asdict(ends or SourceEnds()),
     )
 
 
@@ -358,7 +357,9 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     if last is None:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="it failed, or its storage is not a local folder")
     if last.fence != job.fence:
-        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="another run or command had the job since")
+        return Reason.of(
+            ReasonCode.NEWS_NOT_KNOWN, cause="the newest run was not complete, or a command had the job since"
+        )
     try:
         now = _folders_now(last.folders).hashes
         tables = _states(settings, map(TableName.parse, last.tables))
@@ -367,38 +368,15 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     changed = [folder for folder in last.folders if now.get(folder) != last.folders[folder]]
     changed += [table for table in last.tables if tables.get(table) != last.tables[table]]
     news = [Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))] if changed else []
-    news += _news_of_topics(last.topics)
+    try:
+        news += news_of(SourceEnds.from_json(last.ends), settings.confs)
+    except (AttributeError, KeyError, TypeError):
+        return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="another release of Tautochrone ran")
     if news:
         return joined_reasons(news)
     if last.unknown is not None:
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=last.unknown)
     return Reason.of(ReasonCode.NOTHING_SINCE_LAST_RUN)
-
-
-def _news_of_topics(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[Reason]:
-    """What came into the topics behind the positions in them, and of which that is not known."""
-    from tautochrone.sources.kafka_offsets import end_offsets
-
-    news: list[Reason] = []
-    came: dict[str, int] = {}
-    for brokers, positions in topics.items():
-        try:
-            ends = end_offsets(brokers, positions)
-        except TautochroneError as error:
-            news.append(Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=error.message))
-            continue
-        for topic, offsets in positions.items():
-            now = ends.get(topic, {})
-            if any(now.get(partition, -1) < offset for partition, offset in offsets.items()):
-                cause = f"topic {topic} was removed or created anew"
-                news.append(Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause=cause))
-            elif (records := sum(end - offsets.get(partition, 0) for partition, end in now.items())) > 0:
-                came[topic] = came.get(topic, 0) + records
-    if came:
-        names = ", ".join(sorted(came))
-        reason = Reason.of(ReasonCode.RECORDS_SINCE_LAST_RUN, records=sum(came.values()), topics=names)
-        news.insert(0, reason)
-    return news
 
 
 @dataclass(slots=True)
@@ -463,47 +441,15 @@ def _watch(job: Job, program: str | Reason) -> _Watched | Reason:
     folders = {name.removeprefix(_FILES_IN) for name in sources if _is_local_folder(name)}
     try:
         tables = _states(job.settings, job.external_tables())
-        unknown = _unknown_source(job, asks_topics=True)
-        return _Watched(program, _folders_now(folders), tables, obstacle, unknown, sinks)
+        captures = capture_ends(job)
+        unknown = _unknown_source(job, captures, asks_topics=True)
+        return _Watched(program, _folders_now(folders), tables, obstacle, unknown, sinks, captures)
     except (OSError, TautochroneError) as error:
         return _not_remembered(f"{type(error).__name__}: {error}")
 
 
 def _ingestion_flows(job: Job) -> list[ResolvedFlow]:
     return [flow for table in job.graph.order for flow in job.topology.ingestion_flows(table)]
-
-
-def _positions_in_topics(job: Job) -> dict[str, dict[str, dict[str, int]]] | None:
-    """By brokers, topic and partition how far flows have read; of several the one behind. None where a
-    flow has no position."""
-    from tautochrone.ingest.folder_decision import source_offsets
-
-    positions: dict[str, dict[str, dict[str, int]]] = {}
-    for flow in _ingestion_flows(job):
-        names = [name.removeprefix(_TOPIC).partition(" of ") for name in flow.sources if _is_topic(name)]
-        if not names:
-            continue
-        table = job.tables.get(flow.flow.target)
-        commit_metadata = None if table is None else table.fork().commit_metadata
-        position = None if commit_metadata is None else commit_metadata.positions.get(flow.flow.name)
-        if not isinstance(position, SparkPosition):
-            return None
-        by_source = [_offsets(text) for text in source_offsets(position.offsets)]
-        for topic, _, brokers in names:
-            known = positions.setdefault(brokers, {}).setdefault(topic, {})
-            for offsets in by_source:
-                for partition, offset in offsets.get(topic, {}).items():
-                    known[partition] = min(offset, known.get(partition, offset))
-    return positions
-
-
-def _offsets(text: str) -> dict[str, dict[str, int]]:
-    """Those of Kafka by topic and partition; other sources have other texts."""
-    with suppress(ValueError):
-        offsets = json.loads(text)
-        if isinstance(offsets, dict):
-            return {topic: parts for topic, parts in offsets.items() if isinstance(parts, dict)}
-    return {}
 
 
 def _why_not_watched(job: Job) -> Reason | None:
@@ -513,14 +459,21 @@ def _why_not_watched(job: Job) -> Reason | None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source="another job")
     if settings.target is not None and settings.target.roots_from is not None:
         return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=f"target {settings.target.roots_from}")
-    return _unknown_source(job, asks_topics=False)
+    return _unknown_source(job, (), asks_topics=False)
 
 
-def _unknown_source(job: Job, *, asks_topics: bool) -> Reason | None:
-    """A source of which only Spark knows what is in it; `asks_topics`: topics are asked for their offsets."""
+def _unknown_source(job: Job, captures: Collection[str], *, asks_topics: bool) -> Reason | None:
+    """A source of which only Spark knows what is in it.
+
+    Args:
+        captures: flows whose databases are asked for the end of their logs.
+        asks_topics: topics are asked for their offsets.
+    """
     topology = job.topology
     for table in job.graph.order:
         for flow in topology.flows(table):
+            if flow.flow.name in captures:
+                continue
             source = _unwatched_source(flow, is_view=topology.is_view(table), asks_topics=asks_topics)
             if source is not None:
                 return Reason.of(ReasonCode.SOURCE_NOT_WATCHED, source=source)
@@ -543,14 +496,9 @@ def _unwatched_source(flow: ResolvedFlow, *, is_view: bool, asks_topics: bool) -
     unwatched = (
         source
         for source in sorted(flow.sources)
-        if not (_is_local_folder(source) or (asks_topics and _is_topic(source)))
+        if not (_is_local_folder(source) or (asks_topics and is_topic(source)))
     )
     return next(unwatched, None)
-
-
-def _is_topic(source: str) -> bool:
-    """Whether a source is one topic: all of its partitions, and not a pattern of names."""
-    return source.startswith(_TOPIC) and not source.startswith(_NOT_WHOLE_TOPICS)
 
 
 def _is_local_folder(source: str) -> bool:

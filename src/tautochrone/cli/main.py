@@ -60,8 +60,10 @@ class _Parser(argparse.ArgumentParser):
 def _nearest(word: str, words: Iterable[str]) -> str:
     import difflib
 
-    nearest = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    # The dashes of options are alike in all of them.
+    by_name = {each.lstrip("-"): each for each in words}
+    nearest = difflib.get_close_matches(word.lstrip("-"), by_name, n=1)
+    return f"; did you mean {by_name[nearest[0]]}?" if nearest else ""
 
 
 def _parser() -> _Parser:

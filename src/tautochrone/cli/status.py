@@ -87,7 +87,7 @@ def status(arguments: argparse.Namespace) -> int:
             for entry in statuses:
                 _history(store, entry.dataset, arguments)
             return 0
-        sink_lines = [] if arguments.name else _sink_lines(store)
+        sink_lines = [] if arguments.name else _sink_lines(store, with_retired=False)
         table_ids = {} if arguments.name else store.datasets.retired_table_ids()
         pending = () if arguments.name else store.datasets.pending_changes()
         now_ms = store.now_ms()
@@ -225,15 +225,25 @@ def _with_lag(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**line, "lag": duration(line["lag_ms"])}
 
 
-def _sink_lines(store: Store) -> list[dict[str, object]]:
-    """The sinks that a job still writes."""
-    now_ms, written = store.now_ms(), store.deliveries.sinks()
-    return [_sink_line(sink, now_ms) for sink in written if sink.state is not DeliveryState.RETIRED]
+def _sink_lines(store: Store, *, with_retired: bool) -> list[dict[str, object]]:
+    """All sinks, or those that a job still writes."""
+    now_ms = store.now_ms()
+    running = {job.name for job in store.jobs.states() if job.liveness is Liveness.RUNNING}
+    return [
+        _sink_line(sink, now_ms, is_running=sink.job in running)
+        for sink in store.deliveries.sinks()
+        if with_retired or sink.state is not DeliveryState.RETIRED
+    ]
+
+
+def _works(lines: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
+    """The column of what deliveries do, if one does something."""
+    return ("work",) if any(line["work"] for line in lines) else ()
 
 
 def _show_sinks(lines: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
     """The sinks; a line of JSON has `sink` instead of `dataset`."""
-    columns = ("sink", "format", "state", "checkpoint", "lag", "batch", "rows", "error")
+    columns = ("sink", "format", "state", "checkpoint", *_works(lines), "lag", "batch", "rows", "error")
     if lines:
         show(lines if as_json else map(_with_lag, lines), columns, as_json=as_json)
 
@@ -539,18 +549,18 @@ def sinks(arguments: argparse.Namespace) -> int:
                 )
             store.deliveries.forget(arguments.forget)
         say_sinks_are_off(settings)
-        lines = [_sink_line(sink, store.now_ms()) for sink in store.deliveries.sinks()]
+        lines = _sink_lines(store, with_retired=True)
     columns = (
-        *("sink", "format", "state", "checkpoint", "newest", "lag", "delivered_at", "batch", "rows"),
-        *("failures", "error"),
+        *("sink", "format", "state", "checkpoint", *_works(lines), "newest", "lag", "delivered_at", "batch"),
+        *("rows", "failures", "error"),
     )
     shown = lines if arguments.json else map(_with_lag, lines)
     show(shown, columns, as_json=arguments.json, empty="no sink was ever written")
     return 0
 
 
-def _sink_line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
-    """A sink as an object of JSON."""
+def _sink_line(sink: SinkStatus, now_ms: int, *, is_running: bool) -> dict[str, object]:
+    """A sink as an object of JSON; `is_running`: its job runs."""
     return {
         "sink": sink.name,
         "format": sink.format,
@@ -559,6 +569,7 @@ def _sink_line(sink: SinkStatus, now_ms: int) -> dict[str, object]:
         "policy": str(sink.policy),
         "state": str(sink.state),
         "checkpoint": None if sink.delivered is None else int(sink.delivered.checkpoint),
+        "work": sink.work(is_running=is_running),
         "newest": None if sink.newest is None else int(sink.newest),
         "lag_ms": 0 if sink.behind_since_ms is None else max(0, now_ms - sink.behind_since_ms),
         "delivered_at_ms": None if sink.delivered is None else sink.delivered.delivered_at_ms,

@@ -227,8 +227,14 @@ class LogFlow(PolledFlow):
         position = self._reached
         if position.bulk.pending:
             position = self._copy(position)
-        self._raise_alarms(position)
-        batch = self.log.read(position, self.max_events)
+        try:
+            batch = self.log.read(position, self.max_events)
+        except TautochroneError as error:
+            if not error.retryable:
+                # What the database keeps may say why.
+                self._raise_alarms(position)
+            raise
+        self._raise_alarms(batch.position, caught_up=batch.caught_up and not position.bulk.pending)
         if batch.copied_again:
             self._reached = self._resume(batch.position, batch.copied_again)
             self._report_source(batch)
@@ -265,8 +271,13 @@ class LogFlow(PolledFlow):
                 )
             )
 
-    def _raise_alarms(self, position: LogPosition) -> None:
-        """Now and then. Each alarm is repeated as long as its cause lasts."""
+    def _raise_alarms(self, position: LogPosition, *, caught_up: bool = False) -> None:
+        """Now and then. Each alarm is repeated as long as its cause lasts.
+
+        Args:
+            caught_up: everything that the log held a moment ago is up to the position, or is about nothing
+                that is captured.
+        """
         now = time.monotonic()
         if now < self._next_alarms:
             return
@@ -274,9 +285,9 @@ class LogFlow(PolledFlow):
         warnings = self.log.alarms(position) if isinstance(self.log, RaisesAlarms) else ()
         for reason in warnings:
             self.emit(events.SourceAlarm(flow=self.name, dataset=str(self.table), reason=reason))
-        self._report_kept(position, warnings)
+        self._report_kept(position, warnings, caught_up=caught_up)
 
-    def _report_kept(self, position: LogPosition, warnings: Sequence[Reason]) -> None:
+    def _report_kept(self, position: LogPosition, warnings: Sequence[Reason], *, caught_up: bool) -> None:
         lag: Mapping[str, int] = {}
         kept: Sequence[KeptLog] = ()
         problem = None
@@ -293,7 +304,11 @@ class LogFlow(PolledFlow):
                 source=self.log.name,
                 phase=position.phase,
                 lag=dict(lag),
-                lag_ms=None if problem else position.lag_ms(lag, time.time_ns() // 1_000_000),
+                lag_ms=0
+                if caught_up
+                else None
+                if problem
+                else position.lag_ms(lag, time.time_ns() // 1_000_000),
                 kept=list(kept),
                 warnings=list(warnings),
                 problem=problem,

@@ -484,6 +484,8 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.NOTHING_SINCE_LAST_RUN: "nothing came since the last run",
     ReasonCode.FILES_SINCE_LAST_RUN: "files came or changed since the last run, in {folders}",
     ReasonCode.RECORDS_SINCE_LAST_RUN: "up to {records:#record} came since the last run, into {topics}",
+    ReasonCode.LOG_SINCE_LAST_RUN: "up to {bytes:#byte} of log came since the last run, in the database of "
+    "the capture {capture}",
     ReasonCode.NEWS_NOT_KNOWN: "what came since the last run is not known without a run: {cause}",
 }
 """Templates of parameters, or functions of them. `SEVERAL` is made of the texts of its parts."""

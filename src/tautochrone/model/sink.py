@@ -730,3 +730,14 @@ class SinkStatus:
     newest: CheckpointNumber | None = None
     behind_since_ms: int | None = None
     flows: Mapping[str, SinkFlow] = field(default_factory=dict)
+
+    def work(self, *, is_running: bool) -> str | None:
+        """What its delivery does now, for people; None: nothing.
+
+        Args:
+            is_running: the sink's job runs.
+        """
+        if self.intent is None:
+            return None
+        phase = "writing" if self.intent.chunks is None else "committing"
+        return f"{phase if is_running else 'unfinished:'} checkpoint {self.intent.checkpoint}"

@@ -325,13 +325,13 @@ def can_observe(format_name: str) -> bool:
 
 def observe_sink(name: str, format_name: str, options: Mapping[str, str]) -> Sink:
     """Open a sink of a format of `can_observe` only to look at it, without a deadline. Nothing is written,
-    also by `published`, `highest_fence` and `changed_tables`.
+    also by `published`, `highest_fence`, `changed_tables` and audits.
 
     The factory of an adapter of another package has an attribute `observe`: a function of the same arguments.
 
     Raises:
-        SinkError: as `open_sink`; of a sink of which something is missing, `SINK_OBJECT_MISSING` or what its
-            system says; `SINK_NOT_OBSERVED`, who opens this one writes.
+        SinkError: as `open_sink`; `SINK_OBJECT_MISSING`, of a sink of which something is missing, also by
+            `published`; `SINK_NOT_OBSERVED`, who opens this one writes.
     """
     observe = _observing_factory(name, format_name)
     if observe is None:

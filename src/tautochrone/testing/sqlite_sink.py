@@ -576,7 +576,10 @@ def open_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:
 
 def _observe_toy_sink(name: str, options: Mapping[str, str]) -> SqliteSink:
     """See `adapters.observe_sink`."""
-    return SqliteSink(name, options["path"], only_looks=True)
+    path = options["path"]
+    if not Path(path).exists():
+        raise object_missing_error(name, "SQLite", f"there is no file {path}", f"the file {path}")
+    return SqliteSink(name, path, only_looks=True)
 
 
 open_toy_sink.observe = _observe_toy_sink  # type: ignore[attr-defined]

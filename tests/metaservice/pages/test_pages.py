@@ -21,10 +21,10 @@ from tautochrone.meta.sql.datasets import SqlHistory
 from tautochrone.metaservice.pages.graph import STATE_SHAPES
 from tautochrone.metaservice.pages.rendering import ASSETS, NAVIGATION
 from tautochrone.metaservice.pages.routes import _Count, _Counted
-from tautochrone.model.names import Fence, TableName, Version
+from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.reason import unclassified
 from tautochrone.model.run_report import CaptureReport, Quarantine, RunReport, Work, WorkPhase
-from tautochrone.model.sink import SinkDeclaration, SinkFlow
+from tautochrone.model.sink import Intent, SinkDeclaration, SinkFlow, TransactionId
 from tautochrone.model.source import KeptLog
 
 from .conftest import Site
@@ -282,7 +282,12 @@ def test_jobs_page_lists_sinks_with_their_batches(open_site: OpenSite) -> None:
     sink_fence = site.store.deliveries.claim("sender", fence, sink, Fence(0))
     flows = {"large_orders": SinkFlow(batch=2, rows=7)}
     site.store.deliveries.record_streamed("sender", fence, sink.name, sink_fence, flows, None, {})
+    transaction = TransactionId(
+        incarnation="i", sink=sink.name, checkpoint=CheckpointNumber(8), fence=sink_fence
+    )
+    site.store.deliveries.record_intent("sender", fence, Intent(transaction=transaction, versions={}))
     text = get(site, "/jobs").text
+    assert "writing checkpoint 8" in text
     assert "<b>alerts" in text
     assert "large_orders: batch 2, 7 rows" in text
 

@@ -12,6 +12,7 @@ from tests.crash.faults import Strike
 from tests.sources.postgresql.test_capture import IN_THE_BULK, IN_THE_TAIL
 
 from tautochrone.model.effects import Step
+from tautochrone.model.reason import ReasonCode
 
 from .captured_bank import MariaBank
 from .conftest import Schema, on
@@ -46,9 +47,12 @@ def test_tables_are_states_of_the_database(bank: MariaBank, schema: Schema) -> N
     )
     bank.run().require_completed()
     bank.check()
-    attempt = bank.run()
+    attempt = bank.run(remembers=True)
     attempt.require_completed()
     assert not attempt.named("checkpoint"), "there was no news"
+    assert bank.news().code is ReasonCode.NOTHING_SINCE_LAST_RUN
+    schema.run("UPDATE accounts SET balance = 1999")
+    assert bank.news().code is ReasonCode.LOG_SINCE_LAST_RUN
 
 
 @pytest.mark.slow

@@ -69,9 +69,16 @@ def test_tables_are_states_of_the_database(bank: CapturedBank, database: psycopg
     accounts = refreshes["accounts"]
     assert (accounts["rows_inserted"], accounts["rows_deleted"]) == (1, count)
     bank.check()
-    attempt = bank.run()
+    attempt = bank.run(remembers=True)
     attempt.require_completed()
     assert not attempt.named("checkpoint"), "there was no news"
+    news = bank.news()
+    # The server itself writes some lines now and then.
+    assert news.code is ReasonCode.NOTHING_SINCE_LAST_RUN or int(news.params["bytes"]) < 5_000, news
+    database.execute("INSERT INTO accounts SELECT i, 1, repeat('y', 1000) FROM generate_series(200, 220) i")
+    news = bank.news()
+    assert (news.code, news.params["capture"]) == (ReasonCode.LOG_SINCE_LAST_RUN, "bank")
+    assert int(news.params["bytes"]) > 20_000
     (kept_log,) = attempt.named("log_kept")
     assert "problem" not in kept_log
     assert (True, False) in [(entry["is_own"], entry["is_lost"]) for entry in kept_log["kept"]]

@@ -16,8 +16,9 @@ from tautochrone.errors import DefinitionError, IngestError, SettingsError, Sour
 from tautochrone.model.source import LogBatch
 from tautochrone.model.source_position import BulkProgress
 from tautochrone.sources.postgresql import bulk, change_log, server
-from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog, slot_of
+from tautochrone.sources.postgresql.change_log import IDLE_BYTES, Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import checked_url
+from tautochrone.sources.postgresql.server import slot_of
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 
 SLOT = "tautochrone_shop"

@@ -13,7 +13,8 @@ import pytest
 
 from tautochrone.errors import DefinitionError, IngestError
 from tautochrone.sources.postgresql import capture, change_log
-from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog, slot_of
+from tautochrone.sources.postgresql.change_log import PostgreSQLChangeLog
+from tautochrone.sources.postgresql.server import slot_of
 
 from .test_change_log import capture_of, error_class, rows, url_of
 

@@ -15,8 +15,9 @@ from tests.support.postgresql_servers import PostgreSQLServer
 from tautochrone.errors import IngestError
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.captured_log import IDLE_BYTES
-from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog, slot_of
+from tautochrone.sources.postgresql.change_log import Capture, PostgreSQLChangeLog
 from tautochrone.sources.postgresql.connection import lsn_number
+from tautochrone.sources.postgresql.server import slot_of
 from tautochrone.sources.postgresql.tables import captured_tables, read_tables
 
 MARKS = 1000

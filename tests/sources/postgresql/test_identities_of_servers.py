@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from tests.support.postgresql_servers import PostgreSQLServer
 
-from tautochrone.sources.postgresql.change_log import slot_of
+from tautochrone.sources.postgresql.server import slot_of
 
 from .followed import Followed
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,6 +120,14 @@ def test_a_session_without_a_prepared_folder_uses_the_script(
         monkeypatch.setattr(gateway, how, Mock(return_value=how))
     assert gateway._start_jvm({"spark.master": "local"})[0] == "_by_script"
     assert gateway._start_jvm({"spark.master": "local", COMPILED: str(tmp_path)})[0] == "_run"
+
+
+def test_interrupts_are_handled_as_before() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with gateway._interrupts_left_alone():
+        # As PySpark does it.
+        signal.signal(signal.SIGINT, lambda *_: None)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_names_of_java_are_those_of_pyspark() -> None:

@@ -172,8 +172,10 @@ def _add_overview(
         }
         targets = {job.name: progress[job.target] for job in jobs if job.target in progress}
         sinks = store.deliveries.sinks()
+        running = {job.name for job in jobs if job.liveness is Liveness.RUNNING}
+        deliveries = [(sink, sink.work(is_running=sink.job in running)) for sink in sinks]
         words = {job.name: last_words(job) for job in jobs}
-        return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=sinks, words=words)
+        return render(request, "jobs.html", jobs=jobs, targets=targets, sinks=deliveries, words=words)
 
     @router.get("/sources")
     def sources(request: Request) -> Response:

@@ -22,11 +22,12 @@ from tautochrone.model.sink import (
     SinkDeclaration,
     TakesFiles,
 )
-from tautochrone.sinks import open_sink
+from tautochrone.sinks import can_observe, observe_sink, open_sink
 
 __all__ = ["SinkVerdict", "verify_sink"]
 
 _SHOWN_ROWS = 10
+_OBJECTS_MISSING, _NOT_OBSERVED = "SINK_OBJECT_MISSING", "SINK_NOT_OBSERVED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ def verify_sink(
     tables: Sequence[TableName],
     number: int | None,
 ) -> Iterator[SinkVerdict]:
-    """Compare tables of a sink at a checkpoint, or at the one that its readers see.
+    """Compare tables of a sink at a checkpoint, or at the one that its readers see. Nothing is written to a
+    sink of a format of `can_observe`.
 
     A sink that does not show the checkpoint is compared at the one that its readers see, with a reason.
 
@@ -75,7 +77,7 @@ def verify_sink(
         SinkError: `SINK_SHOWS_NOTHING`, nothing was delivered yet; `SINK_CANNOT_AUDIT`.
         CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `CHECKPOINT_NOT_PUBLISHED`.
     """
-    sink = open_sink(declaration.name, declaration.format, declaration.options)
+    sink = _opened(declaration)
     try:
         if not sink.capabilities.audits:
             raise SinkError(
@@ -83,15 +85,7 @@ def verify_sink(
                 f"Sink {declaration.name} ({declaration.format}) cannot tell what it holds",
                 sqlstate="0A000",
             )
-        published = sink.published()
-        if published is None:
-            raise SinkError(
-                "SINK_SHOWS_NOTHING",
-                f"Sink {declaration.name} shows no checkpoint yet",
-                hint="`taut run` delivers to it, and `taut sinks` says what keeps it from that.",
-                parameters={"sink": declaration.name},
-                sqlstate="55000",
-            )
+        published = _published(sink, declaration.name)
         auditor = _Auditor(session, lake, sink, declaration.name, published)
         if number is not None and number != published.checkpoint:
             _require_published(store, number)
@@ -102,6 +96,42 @@ def verify_sink(
                 yield verdict
     finally:
         sink.close()
+
+
+def _opened(declaration: SinkDeclaration) -> Sink:
+    """The sink, only to look at it where that can be."""
+    name, options = declaration.name, declaration.options
+    if can_observe(declaration.format):
+        try:
+            return observe_sink(name, declaration.format, options)
+        except SinkError as error:
+            if error.error_class == _OBJECTS_MISSING:
+                raise _shows_nothing_error(name) from error
+            if error.error_class != _NOT_OBSERVED:
+                raise
+    return open_sink(name, declaration.format, options)
+
+
+def _published(sink: Sink, name: str) -> Published:
+    try:
+        published = sink.published()
+    except SinkError as error:
+        if error.error_class == _OBJECTS_MISSING:
+            raise _shows_nothing_error(name) from error
+        raise
+    if published is None:
+        raise _shows_nothing_error(name)
+    return published
+
+
+def _shows_nothing_error(name: str) -> SinkError:
+    return SinkError(
+        "SINK_SHOWS_NOTHING",
+        f"Sink {name} shows no checkpoint yet",
+        hint="`taut run` delivers to it, and `taut sinks` says what keeps it from that.",
+        parameters={"sink": name},
+        sqlstate="55000",
+    )
 
 
 def _require_published(store: Store, number: int) -> None:

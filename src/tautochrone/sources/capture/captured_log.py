@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from tautochrone.model.log_table import NetRows
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import CHANGE_LOG_LIMITS, RateLimitOptions
-from tautochrone.model.source_position import BulkProgress
+from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.capture.copied_rows import (
     CHUNK_BYTES,
     ReadChunk,
@@ -42,6 +42,9 @@ class _NamedTable(Protocol):
 class _CaptureValues(Protocol):
     @property
     def name(self) -> str: ...
+
+    @property
+    def given_url(self) -> str: ...
 
     @property
     def copy_tasks(self) -> int: ...
@@ -117,8 +120,22 @@ class CapturedLog(ABC, Generic[_Capture, _Table]):
         """Raises what is wrong with the database, these tables or rights."""
 
     @abstractmethod
+    def lag(self, position: LogPosition) -> Mapping[str, int]:
+        """See `model.source.ChangeLog.lag`."""
+
+    @abstractmethod
     def _log_end(self, connection: Any) -> int:
         """A point behind everything that was read so far."""
+
+    @property
+    def capture_name(self) -> str:
+        """As the definition names the capture."""
+        return self._capture.name
+
+    @property
+    def given_url(self) -> str:
+        """As the definition gives it. It may have a password."""
+        return self._capture.given_url
 
     # -- tables -----------------------------------------------------------------------------------
 

@@ -144,6 +144,7 @@ def capture(
         patterns=patterns_of(tables),
         exclude=patterns_of(exclude),
         aside=aside,
+        given_url=url,
     )
     register_change_log(FORMAT, lambda options: MySQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the {server} capture {name}", log_retention, mode)

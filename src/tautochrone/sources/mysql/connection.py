@@ -125,8 +125,11 @@ def _unverified_context() -> ssl.SSLContext:
     return context
 
 
-def connect(address: Address) -> Any:
+def connect(address: Address, timeout_s: int = _CONNECT_TIMEOUT_S) -> Any:
     """A connection in autocommit, with values as text.
+
+    Args:
+        timeout_s: until it is there.
 
     Raises:
         pymysql.Error: see `translated_errors`.
@@ -137,7 +140,7 @@ def connect(address: Address) -> Any:
         autocommit=None,
         charset="utf8mb4",
         conv={},
-        connect_timeout=_CONNECT_TIMEOUT_S,
+        connect_timeout=timeout_s,
         read_timeout=_READ_TIMEOUT_S,
         program_name="tautochrone",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from tautochrone.errors import IngestError
@@ -10,7 +11,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import KeptLog
 from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.mysql.binlog import OFFSET_BITS, point_of
-from tautochrone.sources.mysql.connection import fetch, fetch_one
+from tautochrone.sources.mysql.connection import address_of, connect, fetch, fetch_one, translated_errors
 from tautochrone.sources.mysql.flavors import file_begun_ms, flavor_of
 from tautochrone.sources.mysql.markers import FILE, server_of, shift_of
 from tautochrone.sources.mysql.tables import CapturedTable
@@ -18,6 +19,7 @@ from tautochrone.sources.mysql.tables import CapturedTable
 __all__ = [
     "FileTimes",
     "awaited_transactions",
+    "bytes_since",
     "check_prerequisites",
     "check_server",
     "committed_end",
@@ -29,6 +31,8 @@ __all__ = [
     "log_sizes",
 ]
 
+_ANSWER_S = 2
+"""So long who only asks waits for a connection."""
 _QUERY = """
 SELECT @@log_bin, @@binlog_format, @@binlog_row_image
 """
@@ -107,6 +111,22 @@ def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
     number, read = divmod(position.point - shift_of(position), 1 << OFFSET_BITS)
     sizes = log_sizes(connection)
     return {"bytes": sum(size for file, size in sizes.items() if file >= number) - read}
+
+
+def bytes_since(url: str, capture: str, position: LogPosition) -> int | str:
+    """How many bytes of the server's log are behind a position, also of tables that are not captured, by a
+    connection of its own; or why that is not known.
+
+    Raises:
+        SettingsError: `CAPTURE_URL_INVALID`.
+        IngestError: as `translated_errors`.
+    """
+    address = address_of(url, capture)
+    with translated_errors(capture), closing(connect(address, _ANSWER_S)) as connection:
+        behind = lag_behind(connection, position).get("bytes", -1)
+    if behind < 0:
+        return f"the capture {capture} reads the log of another server, or one that began anew"
+    return behind
 
 
 class FileTimes:

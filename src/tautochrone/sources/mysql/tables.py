@@ -224,6 +224,7 @@ class Capture:
         server: `MariaDB` or `MySQL`.
         patterns, exclude: what the names of its tables match.
         aside: by name, tables that are not captured as they are now, and why.
+        given_url: as the definition gives it, with its password.
     """
 
     name: str
@@ -237,6 +238,7 @@ class Capture:
     patterns: Sequence[str] = ()
     exclude: Sequence[str] = ()
     aside: Mapping[str, Reason] = field(default_factory=dict)
+    given_url: str = field(default="", repr=False)
 
 
 def quoted_name(name: str) -> str:

@@ -107,7 +107,7 @@ def capture(
         )
     check_policy(name, "schema_changes", schema_changes, ("evolve", "fail", "ignore"))
     check_policy(name, "invalid_values", invalid_values, ("fail", "null"))
-    url = checked_url(url, name)
+    given_url, url = url, checked_url(url, name)
     publication = publication or f"tautochrone_{name}"
     aside: dict[str, Reason] = {}
 
@@ -138,6 +138,7 @@ def capture(
         patterns=patterns_of(tables),
         exclude=patterns_of(exclude),
         aside=aside,
+        given_url=given_url,
     )
     register_change_log(FORMAT, lambda options: PostgreSQLChangeLog(_captures[options["capture"]]))
     define_log(name, FORMAT, f"The change log of the PostgreSQL capture {name}", log_retention, mode)

@@ -84,11 +84,12 @@ from tautochrone.sources.postgresql.server import (
     open_transactions,
     require_readable,
     server_state,
+    slot_of,
     slots_of,
 )
 from tautochrone.sources.postgresql.tables import Capture, CapturedTable, read_tables, require_logged
 
-__all__ = ["Capture", "PostgreSQLChangeLog", "slot_of"]
+__all__ = ["Capture", "PostgreSQLChangeLog"]
 
 T = TypeVar("T")
 _READER_LENGTH = 8
@@ -445,8 +446,3 @@ class PostgreSQLChangeLog(CapturedLog[Capture, CapturedTable]):
 
     def _disconnect(self, connection: psycopg.Connection) -> None:
         connection.close()
-
-
-def slot_of(position: LogPosition) -> str:
-    """The slot from which a position's log is read: see `ServerState.log`."""
-    return position.log.rsplit("/", 1)[1]

@@ -15,12 +15,20 @@ from typing import Any
 
 import psycopg
 from psycopg import errors, sql
+from psycopg.conninfo import make_conninfo
 
 from tautochrone.errors import DefinitionError, IngestError
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import KeptLog
+from tautochrone.model.source_position import LogPosition
 from tautochrone.sources.capture.set_aside import outdated_if_refused
-from tautochrone.sources.postgresql.connection import lsn_number, lsn_text
+from tautochrone.sources.postgresql.connection import (
+    checked_url,
+    connect,
+    lsn_number,
+    lsn_text,
+    translated_errors,
+)
 from tautochrone.sources.postgresql.tables import CapturedTable
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "ServerState",
     "add_to_publication",
     "await_running_transactions",
+    "bytes_since",
     "check_prerequisites",
     "check_publication",
     "check_server",
@@ -37,11 +46,14 @@ __all__ = [
     "require_readable",
     "require_rights",
     "server_state",
+    "slot_of",
     "slots_of",
 ]
 
 TRANSACTIONS_WAIT_S = 30.0
 _MEGABYTE = 1_000_000
+_ANSWER_S = 2
+"""So long who only asks waits for a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +139,26 @@ def server_state(connection: psycopg.Connection, slot: str) -> ServerState:
         is_lost=wal_status == "lost",
         timeline=int(row[9], 16),
     )
+
+
+def bytes_since(url: str, capture: str, position: LogPosition) -> int | str:
+    """How many bytes of the server's log are behind a position, also of tables that are not captured, by a
+    connection of its own; or why that is not known.
+
+    Raises:
+        SettingsError: `CAPTURE_URL_INVALID`.
+        IngestError: as `translated_errors`, and `server_state`.
+    """
+    url = make_conninfo(checked_url(url, capture), connect_timeout=_ANSWER_S)
+    with translated_errors(capture), connect(url) as connection:
+        state = server_state(connection, slot_of(position))
+    loss = state.reason_of_loss(position.log, position.point)
+    return state.flushed - position.point if loss is None else f"of the capture {capture}: {loss}"
+
+
+def slot_of(position: LogPosition) -> str:
+    """The slot from which a position's log is read: see `ServerState.log`."""
+    return position.log.rsplit("/", 1)[1]
 
 
 def _pattern_of_slots(prefix: str) -> str:

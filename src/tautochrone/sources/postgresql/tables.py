@@ -347,7 +347,7 @@ class Capture:
     """A database and the tables that are taken from it.
 
     Attributes:
-        url: connection string, with its password.
+        url: connection string, with its password; `given_url`: as the definition gives it.
         slot: with what the name of the replication slot begins.
         publication: name of the publication.
         follows_columns: a table that gets other columns, or a new table, is copied; otherwise refused.
@@ -366,6 +366,7 @@ class Capture:
     patterns: Sequence[str] = ()
     exclude: Sequence[str] = ()
     aside: Mapping[str, Reason] = field(default_factory=dict)
+    given_url: str = field(default="", repr=False)
 
 
 def _digest(part: object) -> str:

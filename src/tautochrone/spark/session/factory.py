@@ -115,6 +115,8 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     """
     finish_launch()
     conf, secret = _environment_and_settings(spark, catalog, catalog_conf)
+    # Py4J logs a stack trace to the root logger for each call to an ended JVM, and for one that Ctrl-C ends.
+    logging.getLogger().addFilter(_not_from_py4j)
     start_context(conf, secret)
     builder = SparkSession.builder
     for key, value in conf.items():
@@ -123,8 +125,6 @@ def start_spark(spark: SparkSettings, catalog: str, catalog_conf: Mapping[str, s
     # PySpark logs every analysis error as JSON with a Java stack; the error is reported elsewhere.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # Py4J logs a stack trace to the root logger for each call to an ended JVM.
-    logging.getLogger().addFilter(_not_from_py4j)
     return session
 
 

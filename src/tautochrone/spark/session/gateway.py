@@ -27,6 +27,7 @@ price in definitions, whose authors read the errors. The lines of this package t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import logging
@@ -113,13 +114,26 @@ def start_context(conf: Mapping[str, str], secret: Collection[str] = ()) -> None
     _remember_names(gateway)
     try:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-        SparkContext(conf=settings, gateway=gateway)
+        with _interrupts_left_alone():
+            SparkContext(conf=settings, gateway=gateway)
     except (PySparkException, Py4JJavaError) as error:
         raise EnvironmentProblemError(
             "SPARK_NOT_STARTED",
             f"Spark does not start: {problem_of(error).message}",
             hint="check --master and Spark's settings (--conf, [spark] in tautochrone.toml)",
         ) from error
+
+
+@contextmanager
+def _interrupts_left_alone() -> Iterator[None]:
+    """PySpark's own handler asks the JVM to cancel jobs over the connection on which the interrupted thread
+    waits for an answer: both then read what is not theirs."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def launch(conf: Mapping[str, str], secret: Collection[str] = ()) -> None:
@@ -220,6 +234,8 @@ def _run(prepared: LaunchCommand, conf: Mapping[str, str], stderr: int) -> Any:
             env=environment,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),
         )
+        # A JVM that cannot write the file below, since this process has ended meanwhile, would stay for ever.
+        atexit.register(process.kill)
         while process.poll() is None and not connection.exists():
             time.sleep(_START_POLL_S)
         if not connection.exists():
@@ -227,6 +243,7 @@ def _run(prepared: LaunchCommand, conf: Mapping[str, str], stderr: int) -> Any:
         with connection.open("rb") as answer:
             port, secret = read_int(answer), UTF8Deserializer().loads(answer)  # type: ignore[no-untyped-call]
     gateway = _connected(port, secret)
+    atexit.unregister(process.kill)
     gateway.proc = process
     return gateway
 

@@ -7,7 +7,8 @@ where it has a value, and the query above sees the columns of before:
     leaf                    leaf + corrupt column → count → (set aside: leave such rows out) → columns
 
 Only the files of a batch that has such records are read a second time: to name the files, or to set the
-records aside.
+records aside. One read cannot do both: its rows go where the query sends them, there may be more such records
+than the driver holds, and what Spark observes beside them cannot ask for the file of a row.
 """
 
 from __future__ import annotations
