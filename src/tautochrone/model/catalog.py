@@ -29,6 +29,7 @@ __all__ = [
     "Lookup",
     "ReadPointServer",
     "Streamed",
+    "Unwritten",
     "Widened",
     "job_read_point",
 ]
@@ -71,7 +72,15 @@ class Widened:
     """All columns, as the JSON of an Iceberg schema."""
 
 
-Lookup = Callable[[TableName], Version | str | Streamed | Widened | None]
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """A table that does not exist yet: it has columns and no row."""
+
+    metadata: str
+    """As JSON, what it would be created with."""
+
+
+Lookup = Callable[[TableName], Version | str | Streamed | Widened | Unwritten | None]
 """From a table to its version at the read point; None: it has none there."""
 
 

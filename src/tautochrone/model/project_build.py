@@ -24,6 +24,7 @@ __all__ = [
     "INVARIANT_PREFIX",
     "BuildState",
     "BuildableTable",
+    "BuiltState",
     "BuiltTable",
     "ProjectBuild",
     "RowComparison",
@@ -97,6 +98,19 @@ class BuildState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltState:
+    """A state of a view as its rows were built with it.
+
+    Attributes:
+        version: of its table.
+        definition: how it is read, as the commits of its table say it.
+    """
+
+    version: Version
+    definition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltTable:
     """One dataset of a build.
 
@@ -106,6 +120,7 @@ class BuiltTable:
         replaces: fingerprint of the definition that the deployed rows had; None: there were none.
         inputs: the version of each input that they were computed from; those of the build among them.
         violations: of its expectations, by name.
+        states: of the view, by their tables.
     """
 
     table: TableName
@@ -114,6 +129,7 @@ class BuiltTable:
     replaces: str | None = None
     inputs: Mapping[TableName, Version] = field(default_factory=dict)
     violations: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[TableName, BuiltState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +235,7 @@ class ProjectBuild:
         definitions: fingerprints of all datasets and invariants of the job then, by name.
         tables: in the order in which they were built.
         problems: why it cannot be applied: checks that its rows did not pass.
-        notes: checks that could not be made.
+        notes: checks that could not be made, and inputs that had no rows yet.
         created: tables that did not exist before: they are dropped with the build.
         views: what it builds, in this order, for those who look at it.
         created_at_ms: epoch milliseconds.
@@ -277,6 +293,7 @@ class ProjectBuild:
                     "replaces": built.replaces,
                     "inputs": {str(name): version for name, version in built.inputs.items()},
                     "violations": dict(built.violations),
+                    "states": {str(name): asdict(state) for name, state in built.states.items()},
                 }
                 for built in self.tables
             ],
@@ -305,6 +322,11 @@ class ProjectBuild:
                     replaces=fields["replaces"],
                     inputs={TableName.parse(name): Version(v) for name, v in fields["inputs"].items()},
                     violations=dict(fields["violations"]),
+                    # What an earlier version recorded has none.
+                    states={
+                        TableName.parse(name): BuiltState(**state)
+                        for name, state in fields.get("states", {}).items()
+                    },
                 )
                 for fields in value["tables"]
             ),
@@ -454,6 +476,13 @@ class BuildableTable(Protocol):
 
         Raises:
             DefinitionError: `INCOMPATIBLE_SCHEMA_CHANGE`.
+        """
+
+    def unwritten(self, definition: TableDefinition) -> str:
+        """The metadata with which a table of this definition would be created, as JSON. Nothing is written.
+
+        Raises:
+            DefinitionError: a column type or a partition that Iceberg cannot hold.
         """
 
     def drop_build(self, branch: str) -> None:

@@ -94,6 +94,9 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.FIRST_BUILD: "first build",
     ReasonCode.DEFINITION_CHANGED: _definition_text,
     ReasonCode.BUILD_APPLIED: "plan {plan} was applied: its rows were built at checkpoint {checkpoint}",
+    ReasonCode.BUILT_OVER_NO_ROWS: (
+        "{table} is new: views were built over no rows of it, and follow its rows once the plan is applied"
+    ),
     ReasonCode.TABLE_TO_CREATE: "its table is created, and its flows begin",
     ReasonCode.DEFINITION_UNCHANGED: "its definition is the same",
     ReasonCode.FLOWS_GO_ON: (

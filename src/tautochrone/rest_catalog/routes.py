@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from tautochrone.errors import CheckpointUnavailableError, TableMissingError, TautochroneError
-from tautochrone.model.catalog import NEWEST, Streamed, Widened
+from tautochrone.model.catalog import NEWEST, Streamed, Unwritten, Widened
 from tautochrone.model.names import TableName, Version
 from tautochrone.rest_catalog.metadata import (
     MetadataSource,
@@ -213,6 +213,8 @@ class _Catalog:
     def load(self, prefix: str, table: TableName) -> bytes:
         """The LoadTableResult of `table` at the read point `prefix`, as JSON."""
         version_read = self._read_points.versions(prefix)(table)
+        if isinstance(version_read, Unwritten):
+            return f'{{"metadata":{version_read.metadata},"config":{{}}}}'.encode()
         location, metadata = self._source.load(table)
         if version_read is None:
             reason = self._read_points.missing_reason(prefix, table)

@@ -135,6 +135,16 @@ class IcebergBuildable(IcebergTable):
         widened = widened_schema(self._iceberg, self._name, load(self._iceberg, self._name), schema)
         return None if widened is None else str(self._iceberg.api.SchemaParser.toJson(widened))
 
+    def unwritten(self, definition: TableDefinition) -> str:
+        shape, api = shape_of(self._iceberg, definition), self._iceberg.api
+        properties = self._iceberg.map(shape.properties)
+        # Nothing is ever read or written there.
+        location = f"unwritten/{definition.name}"
+        metadata = api.TableMetadata.newTableMetadata(
+            shape.schema, shape.spec, shape.order, location, properties
+        )
+        return str(api.TableMetadataParser.toJson(metadata))
+
     def drop_build(self, branch: str) -> None:
         self._drop_branch(Step.LAKE_DROP_BUILD, branch)
 

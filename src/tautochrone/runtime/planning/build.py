@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from tautochrone.errors import DefinitionError, MetaError, RefreshError
 from tautochrone.model.checkpoint import Checkpoint
@@ -27,17 +28,22 @@ from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata
 from tautochrone.model.names import TableName, Version, describe_input, is_clock, is_file_table
-from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
+from tautochrone.model.project_build import BuildState, BuiltState, BuiltTable, ProjectBuild
 from tautochrone.model.project_plan import DatasetPlan, DefinitionChange, ProjectPlan, Treatment
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.redaction import redacted
 from tautochrone.runtime.job.job import ClockTable, Job
 from tautochrone.runtime.job.pinned import pinned
 from tautochrone.runtime.loop.invariants import Checked, check_invariants
-from tautochrone.runtime.loop.refresh_checkpoint import refresh_context, upstream_of
+from tautochrone.runtime.loop.refresh_checkpoint import refresh_context, refresh_task, upstream_of
 from tautochrone.runtime.planning.build_views import views_of_build
 from tautochrone.runtime.planning.drop_build import drop_build
 from tautochrone.runtime.refresh.history import RefreshHistory
 from tautochrone.runtime.refresh.sessions import CheckpointViews, SessionPool
+from tautochrone.runtime.views.changes import Changes
+from tautochrone.runtime.views.choose_mode import keeps_state
+from tautochrone.runtime.views.incremental import IncrementalRefresh
+from tautochrone.runtime.views.plans import Plans
 from tautochrone.runtime.views.refresh_view import checked_rows, flagged_rows
 from tautochrone.spark.jvm.errors import problem_of
 
@@ -71,11 +77,13 @@ class BuildSurvey:
     Attributes:
         base: the checkpoint at which it does.
         altered: streaming tables that get columns at the next run: they are read with these, as NULL.
+        unwritten: streaming tables that the next run creates: they are read without a row.
     """
 
     base: Checkpoint
     views: tuple[DatasetPlan, ...]
     altered: tuple[TableName, ...] = ()
+    unwritten: tuple[TableName, ...] = ()
 
     @property
     def price(self) -> BuildPrice:
@@ -93,8 +101,8 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
     """Which views a build of a plan computes. Writes nothing.
 
     Raises:
-        DefinitionError: `BUILD_NOT_POSSIBLE`, a view reads a streaming table that is to be created, or a
-            streaming table reads a view that changes; or what the run will refuse.
+        DefinitionError: `BUILD_NOT_POSSIBLE`, a streaming table reads a view that changes; or what the run
+            will refuse.
         MetaError: `BUILD_WITHOUT_BASE`, nothing was published that the views could be computed at.
     """
     for refusal in planned.refusals:
@@ -106,7 +114,7 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
     inputs = {name: job.topology.inputs(name) for name in job.graph.order}
     above = {name for name in job.graph.order if changed & upstream_of(name, inputs)}
     views = [part for part in planned.datasets if part.dataset in changed | above]
-    _require_streams(job, planned, [part.dataset for part in views])
+    _require_streams(planned, [part.dataset for part in views])
     number = planned.checkpoint
     if number is None:
         raise MetaError(
@@ -116,32 +124,38 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
             sqlstate="55000",
         )
     altered = tuple(part.dataset for part in planned.datasets if part.treatment is Treatment.ALTER)
-    return BuildSurvey(base=job.store.checkpoints.get(number), views=tuple(views), altered=altered)
+    read = {name for view in views for name in job.topology.inputs(view.dataset)}
+    unwritten = [
+        part.dataset
+        for part in planned.datasets
+        if part.treatment is Treatment.CREATE and part.dataset in read and not job.lake.exists(part.dataset)
+    ]
+    return BuildSurvey(
+        base=job.store.checkpoints.get(number),
+        views=tuple(views),
+        altered=altered,
+        unwritten=tuple(unwritten),
+    )
 
 
-_ROWS_STAY = (Treatment.LEAVE, Treatment.RETIRE, Treatment.ALTER, Treatment.FOLLOW)
+_ROWS_STAY = (Treatment.LEAVE, Treatment.RETIRE, Treatment.ALTER, Treatment.FOLLOW, Treatment.CREATE)
 """What a run does with a streaming table that then has the rows of the base, and perhaps more."""
 
 
-def _require_streams(job: Job, planned: ProjectPlan, views: Sequence[TableName]) -> None:
-    """Check that the streaming tables that a build reads have rows at its base.
+def _require_streams(planned: ProjectPlan, views: Sequence[TableName]) -> None:
+    """Check that the streaming tables keep the rows of the base.
 
     Raises:
         DefinitionError: `BUILD_NOT_POSSIBLE`.
     """
-    read = {name for view in views for name in job.topology.inputs(view)}
     for part in planned.datasets:
         if part.kind is DatasetKind.MATERIALIZED_VIEW:
             continue
-        if part.treatment is Treatment.CREATE:
-            is_possible = part.dataset not in read
-        else:
-            is_possible = not part.is_changed or part.treatment in _ROWS_STAY
-        if not is_possible or part.dataset in views:
+        if part.dataset in views or (part.is_changed and part.treatment not in _ROWS_STAY):
             raise DefinitionError(
                 "BUILD_NOT_POSSIBLE",
                 f"The streaming table {part.dataset} has no rows at the base that a build could read: "
-                "it is new, or reads a view that changes",
+                "it reads a view that changes",
                 hint="its rows come from its flows: let `taut run` change it first, then build the views",
                 sqlstate="0A000",
                 location=part.location,
@@ -210,9 +224,11 @@ class _Builder:
 
     def __init__(self, job: Job, surveyed: BuildSurvey, begun: ProjectBuild) -> None:
         self._job, self._base, self._build = job, surveyed.base, begun
-        self._altered = surveyed.altered
+        self._altered, self._unwritten = surveyed.altered, surveyed.unwritten
         self._views = CheckpointViews(job.definitions, job.graph)
         self._context = refresh_context(job, self._views, RefreshHistory(job.store.history.refreshes))
+        self._plans = Plans(self._views, job.graph)
+        self._changes = Changes(job.base, job.input_table, lambda _: False, self._plans.columns)
         self._sessions = SessionPool(
             job.base,
             job.read_points,
@@ -231,6 +247,9 @@ class _Builder:
                 columns = self._job.lake.buildable(name).columns_with(self._job.graph.schemas[name])
                 if columns is not None:
                     self._sessions.show_columns(name, columns)
+            for name in self._unwritten:
+                definition = self._job.topology.table_definition(name)
+                self._sessions.show_unwritten(name, self._job.lake.buildable(name).unwritten(definition))
             for view in views:
                 # Whoever drops the build meanwhile cannot see tables that come later.
                 self._job.store.builds.get(self._build.id)
@@ -241,7 +260,8 @@ class _Builder:
                 built(table, round((time.monotonic() - started) * 1000))
             checked = self._check_invariants()
         skipped = checked.skipped.items()
-        notes = [redacted(f"invariant {name} was not checked: {reason}") for name, reason in skipped]
+        notes = [str(Reason.of(ReasonCode.BUILT_OVER_NO_ROWS, table=str(name))) for name in self._unwritten]
+        notes += [redacted(f"invariant {name} was not checked: {reason}") for name, reason in skipped]
         problems = [redacted(f"invariant {broken.name}: {broken.error}") for broken in checked.broken]
         return replace(self._build, problems=tuple(problems), notes=tuple(notes))
 
@@ -259,8 +279,13 @@ class _Builder:
             definition=definition,
             inputs={str(name): version for name, version in inputs.items()},
         )
+        states: Mapping[TableName, BuiltState] = {}
         try:
-            flagged = flagged_rows(self._context, session, flow, view, inputs)
+            incremental = self._with_states(view, session, inputs, metadata)
+            if incremental is None:
+                flagged = flagged_rows(self._context, session, flow, view, inputs)
+            else:
+                flagged, states = incremental.build_beside(self._build.branch)
             rows, violations = checked_rows(view, flagged, flow.flow.expectations)
             version = self._write(view, rows, metadata)
         except (PySparkException, Py4JJavaError) as error:
@@ -279,7 +304,28 @@ class _Builder:
             replaces=None if replaced is None else replaced.definition,
             inputs=inputs,
             violations=violations,
+            states=states,
         )
+
+    def _with_states(
+        self,
+        view: TableName,
+        session: SparkSession,
+        inputs: Mapping[TableName, Version],
+        metadata: CommitMetadata,
+    ) -> IncrementalRefresh | None:
+        """What computes the view's rows from its states; None: it keeps none, or reads a table that the next
+        run changes, which only the session shows so."""
+        job = self._job
+        job.tables[view] = job.lake.load(view)
+        task = refresh_task(job, view, inputs, {}, self._base.number, self._base.cut_at_ms, is_full=False)
+        is_read_as_it_is = not inputs.keys() & {*self._altered, *self._unwritten}
+        if not (is_read_as_it_is and task.flow.follows_files(inputs) and keeps_state(task, job.input_table)):
+            return None
+        plan = self._plans.of(view, session)
+        if plan is None or not plan.layouts:
+            return None
+        return IncrementalRefresh(self._context, task, plan, metadata, self._changes, session)
 
     def _commit_metadata(self, **fields: object) -> CommitMetadata:
         # A build owns nothing: it says who does.

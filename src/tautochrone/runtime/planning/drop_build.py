@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tautochrone.errors import LakeError, MetaError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.project_build import BRANCH_PREFIX, BuildState, ProjectBuild, require_of_job
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
 
 __all__ = ["drop_build", "drop_unknown_builds", "require_droppable"]
 
@@ -39,6 +42,9 @@ def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: Project
         lake.buildable(name).drop_build(build.branch)
         if name in build.created and _is_unused(store, lake, build.job, name, build):
             _drop_table(lake, name)
+    for name in _states(lake, tables):
+        lake.buildable(name).drop_build(build.branch)
+        _drop_unused_state(store, lake, build.job, name)
     effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.job, build.id))
 
 
@@ -60,18 +66,32 @@ def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:
     tables |= {
         name for name in others if name not in entries and _is_of_job(store, lake, name, pipelines, job)
     }
-    dropped = set[str]()
-    for name in sorted(tables):
+    dropped, states = set[str](), {*_states(lake, tables)}
+    for name in sorted(tables | states):
         table = lake.buildable(name)
         branches = table.build_branches()
         known = {build.branch for build in store.builds.of_job(job)} if branches else set()
         unknown = [branch for branch in branches if branch not in known]
         for branch in unknown:
             table.drop_build(branch)
-        if unknown and unknown == branches and _is_unused(store, lake, job, name):
+        if unknown and name in states:
+            _drop_unused_state(store, lake, job, name)
+        elif unknown and unknown == branches and _is_unused(store, lake, job, name):
             _drop_table(lake, name)
         dropped |= {branch.removeprefix(BRANCH_PREFIX) for branch in unknown}
     return sorted(dropped)
+
+
+def _states(lake: LakeCatalog, datasets: Iterable[TableName]) -> list[TableName]:
+    """The tables of states of datasets, those too that a build which died has not recorded."""
+    prefixes = {(name.catalog, state_prefix(name)) for name in datasets}
+    stored = [name for name in lake.tables() if name.namespace == STATE_NAMESPACE]
+    return sorted(name for name in stored if (name.catalog, name.table.rstrip("0123456789")) in prefixes)
+
+
+def _drop_unused_state(store: Store, lake: LakeCatalog, job: str, name: TableName) -> None:
+    if not lake.buildable(name).build_branches() and _is_unused(store, lake, job, name):
+        _drop_table(lake, name)
 
 
 def _is_of_job(store: Store, lake: LakeCatalog, name: TableName, pipelines: set[str], job: str) -> bool:

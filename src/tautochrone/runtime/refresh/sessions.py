@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from tautochrone.iceberg.sessions.spark_sessions import count_without_metadata, reader_session
-from tautochrone.model.catalog import NEWEST, Lookup, ReadPointServer, Widened
+from tautochrone.model.catalog import NEWEST, Lookup, ReadPointServer, Unwritten, Widened
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.lake import NO_VERSION
 from tautochrone.model.names import CheckpointNumber, TableName, Version
@@ -166,6 +166,7 @@ class SessionPool:
         self._versions: dict[TableName, Version] = {}
         self._empty: set[TableName] = set()
         self._columns: dict[TableName, str] = {}
+        self._unwritten: dict[TableName, Unwritten] = {}
         self._sessions: dict[str, SparkSession] = {}
         self._numbers = count(1)
         server.show(read_point, self._shown)
@@ -199,6 +200,12 @@ class SessionPool:
         with self._lock:
             self._columns[table] = columns
 
+    def show_unwritten(self, table: TableName, metadata: str) -> None:
+        """Show a table that does not exist yet; see `Unwritten`."""
+        with self._lock:
+            self._versions[table] = NO_VERSION
+            self._unwritten[table] = Unwritten(metadata)
+
     def lookup(self, table: TableName) -> Version | str | None:
         """The version to show of a table; None: it does not exist at the checkpoint."""
         with self._lock:
@@ -206,10 +213,12 @@ class SessionPool:
         is_versioned = version is not None or table in self._own_tables
         return version if is_versioned else NEWEST
 
-    def _shown(self, table: TableName) -> Version | str | Widened | None:
+    def _shown(self, table: TableName) -> Version | str | Widened | Unwritten | None:
         version = self.lookup(table)
         with self._lock:
-            columns = self._columns.get(table)
+            columns, unwritten = self._columns.get(table), self._unwritten.get(table)
+        if unwritten is not None:
+            return unwritten
         return version if version is None or columns is None else Widened(Version(version), columns)
 
     def session(self, name: str, conf: Mapping[str, str], lookup: Lookup | None = None) -> SparkSession:

@@ -20,6 +20,7 @@ from tautochrone.model import limits
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import CommitMetadata, Fork, LakeTable, TableDefinition
 from tautochrone.model.names import TableName, Version
+from tautochrone.model.project_build import BuiltState
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 from tautochrone.spark.analysis.session_context import dataframe_of_plan
@@ -37,6 +38,7 @@ __all__ = [
     "StateLayout",
     "States",
     "newest_of_runs",
+    "state_definition",
     "state_prefix",
     "with_run_number",
 ]
@@ -54,6 +56,11 @@ def state_prefix(view: TableName) -> str:
     'shop__totals__'
     """
     return "__".join((*view.namespace, view.table)) + "__"
+
+
+def state_definition(name: TableName, schema: StructType, view: TableName) -> TableDefinition:
+    """What the table of a state is created as."""
+    return TableDefinition(name=name, schema=schema, comment=f"state of {view}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +196,29 @@ class States:
             layout, table, fork, with_run_number(layout, rows, _next_run(fork)), commit_metadata
         )
 
+    def build_beside(
+        self, number: int, rows: DataFrame, commit_metadata: CommitMetadata, branch: str
+    ) -> Version:
+        """Store a state as a whole on a branch of its table, for rows that are built beside the view's."""
+        layout, name = self.layouts[number], self._name(number)
+        definition = self._definition(number)
+        if not self.lake.exists(name):
+            # Its main has no state until the rows are applied.
+            self.lake.create(definition, replace(commit_metadata, definition=None, inputs={}))
+        run = _next_run(self.lake.load(name).fork())
+        stored = with_run_number(layout, rows, run)
+        if layout.keys:
+            stored = stored.orderBy(*layout.keys)
+        metadata = _with_run(layout, commit_metadata, run, 0)
+        return self.lake.buildable(name).build(definition, stored, metadata, branch)
+
+    def beside(self, versions: Mapping[int, Version]) -> Mapping[TableName, BuiltState]:
+        """States of `build_beside`, as a build records them."""
+        return {
+            self._name(number): BuiltState(version=version, definition=self.layouts[number].signature)
+            for number, version in versions.items()
+        }
+
     def widen(self, number: int, commit_metadata: CommitMetadata) -> None:
         """Give the state's table the columns of the layout that it lacks.
 
@@ -302,6 +332,9 @@ class States:
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _definition(self, number: int) -> TableDefinition:
+        return state_definition(self._name(number), self.layouts[number].schema, self.view)
+
     def _name(self, number: int) -> TableName:
         return TableName(self.view.catalog, STATE_NAMESPACE, f"{state_prefix(self.view)}{number}")
 
@@ -315,8 +348,7 @@ class States:
         return Version(self.fork.commit_metadata.companions[str(self._name(number))])
 
     def _create(self, number: int, commit_metadata: CommitMetadata) -> LakeTable:
-        name, schema = self._name(number), self.layouts[number].schema
-        definition = TableDefinition(name=name, schema=schema, comment=f"state of {self.view}")
+        name, schema, definition = self._name(number), self.layouts[number].schema, self._definition(number)
         if not self.lake.exists(name):
             return self.lake.create(definition, commit_metadata)
         table = self._table(number)

@@ -15,6 +15,7 @@ from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.project_build import BuildState, BuiltTable, ProjectBuild
 from tautochrone.model.reason import Reason, ReasonCode
+from tautochrone.runtime.refresh.states import state_definition
 from tautochrone.runtime.refresh.task import RefreshContext, RefreshTask
 
 __all__ = ["BuiltRows", "is_taken_over", "with_applied"]
@@ -92,7 +93,8 @@ class BuiltRows:
             if (built := build.table(task.name)) and table.built_version(build.branch) == built.version
         ]
         newest = None if task.is_full_requested or not waiting else waiting.pop()
-        for build, _ in waiting:
+        for build, built in waiting:
+            self._drop_states(build, built)
             table.drop_build(build.branch)
         return None if newest is None else self._apply(task, *newest)
 
@@ -101,6 +103,7 @@ class BuiltRows:
         metadata = replace(
             task.metadata_with(RefreshMode.FULL),
             inputs=inputs,
+            companions=self._applied_states(task, build, built),
             violations=dict(built.violations),
             built=built.version,
         )
@@ -118,6 +121,45 @@ class BuiltRows:
             expectations=expectation_counts(task.expectations, task.violations_before, built.violations),
         )
         return replace(task, fork=task.table.fork(), applied=refresh)
+
+    def _applied_states(self, task: RefreshTask, build: ProjectBuild, built: BuiltTable) -> dict[str, str]:
+        """The versions of the view's states that belong to its built rows.
+
+        Where one of them is missing none belongs to them, and the next change computes the view anew. Their
+        tables get them first, because the view's commit names the versions.
+        """
+        lake, applied = self._context.lake, dict[str, str]()
+        for name, state in built.states.items():
+            table = lake.buildable(name)
+            stored = self._context.load_table(name) if lake.exists(name) else None
+            if stored is None:
+                break
+            fork = stored.fork()
+            last = fork.commit_metadata
+            if table.built_version(build.branch) == state.version:
+                metadata = replace(
+                    task.metadata_with(RefreshMode.FULL),
+                    definition=state.definition,
+                    # The stored rows have the number that was the next one when they were built.
+                    run=1 + (0 if last is None or last.run is None else last.run),
+                    runs=0,
+                    built=state.version,
+                )
+                definition = state_definition(name, lake.schema(name), task.name)
+                committed = table.apply_build(fork, definition, build.branch, metadata)
+                applied[str(name)] = str(committed.version)
+            elif last is not None and last.built == state.version:
+                # The process that applied it died before the view's commit.
+                applied[str(name)] = str(fork.version)
+        if len(applied) == len(built.states):
+            return applied
+        self._drop_states(build, built)
+        return {}
+
+    def _drop_states(self, build: ProjectBuild, built: BuiltTable) -> None:
+        for name in built.states:
+            if self._context.lake.exists(name):
+                self._context.lake.buildable(name).drop_build(build.branch)
 
     def _inputs(self, build: ProjectBuild, built: BuiltTable) -> dict[TableName, Version]:
         """The versions from which the rows were computed, where an input was built too the one that main got.

@@ -24,6 +24,7 @@ from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, Refr
 from tautochrone.model.counts import counted
 from tautochrone.model.lake import FILE_COLUMN, POSITION_COLUMN, CommitMetadata, Staged
 from tautochrone.model.names import TableName, Version, quoted
+from tautochrone.model.project_build import BuiltState
 from tautochrone.model.reason import ReasonCode
 from tautochrone.runtime.refresh.states import States
 from tautochrone.runtime.refresh.task import (
@@ -324,8 +325,22 @@ class IncrementalRefresh:
         their order: rows and states must come from the same sums, to the bit, or a refresh would later look
         for old rows that are not quite there.
         """
-        set_active_session(self.session)
         states = self._states()
+        frame, built = self._build(states, lambda number, rows: states.build(number, rows, self.metadata))
+        return frame, states.companions(built)
+
+    def build_beside(self, branch: str) -> tuple[DataFrame, Mapping[TableName, BuiltState]]:
+        """The same for rows that are built beside the view's: its states are on a branch of their tables."""
+        states = self._states()
+        frame, built = self._build(
+            states, lambda number, rows: states.build_beside(number, rows, self.metadata, branch)
+        )
+        return frame, states.beside(built)
+
+    def _build(
+        self, states: States, store: Callable[[int, DataFrame], Version]
+    ) -> tuple[DataFrame, Mapping[int, Version]]:
+        set_active_session(self.session)
         built: dict[int, Version] = {}
         engine = self._engine(
             states,
@@ -337,10 +352,10 @@ class IncrementalRefresh:
             node = layout.node
             differentiator = Differentiator(engine, RULES, states=frozenset(built))
             plan = differentiator.first_state(node)
-            built[node.number] = states.build(node.number, engine.lowering.frame(plan), self.metadata)
+            built[node.number] = store(node.number, engine.lowering.frame(plan))
         differentiator = Differentiator(engine, RULES, states=frozenset(built))
         frame = engine.lowering.frame(differentiator.rows_after(self.planned.view.plan)).toDF(*self._names())
-        return frame, states.companions(built)
+        return frame, built
 
     def _states(self) -> States:
         context = self.context
