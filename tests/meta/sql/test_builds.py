@@ -14,6 +14,7 @@ from tautochrone.model.checkpoint import Refresh, RefreshMode
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
 from tautochrone.model.project_build import (
     BuildState,
+    BuiltState,
     BuiltTable,
     ProjectBuild,
     RowComparison,
@@ -39,6 +40,7 @@ TABLE = BuiltTable(
     replaces="b",
     inputs={ROOT: Version("r1")},
     violations={"some": 2},
+    states={TableName("lake", ("states",), "v"): BuiltState(version=Version("s1"), definition="f")},
 )
 
 

@@ -78,6 +78,11 @@ def _replace(file: str, before: str, after: str) -> Callable[[Project], None]:
     return change
 
 
+def _cosmetic(project: Project) -> None:
+    for path in sorted((project.folder / "definitions").rglob("*.sql")):
+        path.write_text(path.read_text().replace("SELECT", "SELECT -- as before\n   "))
+
+
 def _join_type(project: Project) -> None:
     for path in sorted((project.folder / "definitions").rglob("*.sql")):
         text = path.read_text()
@@ -117,7 +122,7 @@ def _of_view(change: str, *, is_leaf: bool = False) -> Callable[[Project], None]
 
 
 CHANGES: Mapping[str, Callable[[Project], None]] = {
-    "cosmetic": _of_view("cosmetic"),
+    "cosmetic": _cosmetic,
     "column added": _of_view("column", is_leaf=True),
     "filter changed": _of_view("filter"),
     "join type changed": _join_type,

@@ -128,7 +128,7 @@ def survey(job: Job, planned: ProjectPlan) -> BuildSurvey:
     unwritten = [
         part.dataset
         for part in planned.datasets
-        if part.treatment is Treatment.CREATE and part.dataset in read and not job.lake.exists(part.dataset)
+        if part.treatment is Treatment.CREATE and part.dataset in read
     ]
     return BuildSurvey(
         base=job.store.checkpoints.get(number),
