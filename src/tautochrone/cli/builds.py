@@ -81,7 +81,8 @@ def _write_price(price: BuildPrice, base: int) -> None:
     """What the build costs, before it begins."""
     known = f"their last computations took {price.duration_ms / 1000:.1f} s"
     if price.unmeasured:
-        known += f"; {price.unmeasured} of them have never been computed"
+        verb = "has" if price.unmeasured == 1 else "have"
+        known += f"; {price.unmeasured} of them {verb} never been computed"
     views = counted(price.views, "view")
     sys.stderr.write(f"building {views} at checkpoint {base}: {counted(price.rows, 'row')}, {known}\n")
 
