@@ -99,8 +99,7 @@ def test_a_copy_is_published_behind_the_place_after_it(schema: Schema) -> None:
     schema.run(_TABLE, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     log = schema.change_log()
     position = log.begin("reader")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     rows, pass_at = log.read_chunk(*chunk)
     assert events(rows) == [("copy", "1", "a"), ("copy", "2", "b")]
     bulk = position.bulk.copied(*chunk, pass_at)
@@ -295,8 +294,7 @@ def test_a_crash_that_loses_copied_transactions_is_noticed(schema: Schema) -> No
     schema.run(_TABLE, "INSERT INTO t VALUES (1, 'a')")
     log = schema.change_log()
     position = log.begin("reader")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     schema.run("INSERT INTO t VALUES (2, 'b')")
     _rows, pass_at = log.read_chunk(*chunk)
     schema.run("FLUSH BINARY LOGS", "INSERT INTO t VALUES (3, 'c')")

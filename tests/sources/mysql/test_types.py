@@ -78,8 +78,7 @@ def test_copy_and_log_have_the_same_text(schema: Schema, compressed: bool) -> No
         schema.run(f"SET GLOBAL log_bin_compress = {compressed}, GLOBAL log_bin_compress_min_len = 10")
         insert(schema)
         schema.run("SET GLOBAL log_bin_compress = 0")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     copied = {dict(row)["id"]: dict(row) for row in log.read_chunk(*chunk)[0]["columns"].to_pylist()}
     logged = {dict(row)["id"]: dict(row) for row in log.read(position, 100).rows["columns"].to_pylist()}
     log.close()
@@ -154,8 +153,7 @@ def test_bytes_that_are_no_character(schema: Schema) -> None:
     log = schema.change_log()
     position = log.begin("reader")
     schema.run("INSERT INTO v VALUES (1, X'C38180818D8F909D', X'61')")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     texts = [
         [dict(row) for row in rows["columns"].to_pylist()]
         for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows)
@@ -169,8 +167,7 @@ def test_labels_with_backslashes(schema: Schema) -> None:
     log = schema.change_log()
     position = log.begin("reader")
     schema.run("INSERT INTO v VALUES (1, 1, 3), (2, 2, 1), (3, 3, 0)")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows):
         texts = [(row["e"], row["s"]) for row in map(dict, rows["columns"].to_pylist())]
         assert texts == [("a\\b", "p\\q,r"), ("n\nl", "p\\q"), ("\\'\\n", "")]
@@ -184,8 +181,7 @@ def test_generated_columns_of_the_key(schema: Schema) -> None:
     log = schema.change_log()
     position = log.begin("reader")
     schema.run("INSERT INTO v (a) VALUES (1)")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     for rows in (log.read_chunk(*chunk)[0], log.read(position, 10).rows):
         assert [dict(row) for row in rows["columns"].to_pylist()] == [{"a": "1", "k": "2"}]
     log.close()

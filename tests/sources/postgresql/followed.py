@@ -118,8 +118,8 @@ class Followed:
         log, position = self.log, self.position
         assert log is not None
         assert position is not None
-        while chunk := position.bulk.next_chunk():
-            position = self._copy(position, chunk)
+        while chunks := position.bulk.next_chunks(1):
+            position = self._copy(position, chunks[0])
         batch = log.read(position, 100)
         if batch.copied_again:
             self.position = log.resume(batch.position)
@@ -155,8 +155,7 @@ class Followed:
         self.load()
         position = self.position
         assert position is not None
-        chunk = position.bulk.next_chunk()
-        assert chunk is not None
+        chunk = position.bulk.next_chunks(1)[0]
         self._copy(position, chunk)
         self.close()
 

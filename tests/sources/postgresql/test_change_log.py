@@ -201,8 +201,7 @@ def test_log_passes_the_copy_although_nobody_writes(
     shop: psycopg.Connection, log: PostgreSQLChangeLog
 ) -> None:
     position = log.begin("reader")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     shop.execute("SET synchronous_commit = off")
     shop.execute("UPDATE accounts SET balance = 0")
     _rows, pass_at = log.read_chunk(*chunk)
@@ -223,14 +222,14 @@ def test_copy_has_every_row_once(
     position = log.begin("reader")
     copied: dict[str, list[dict[str, str]]] = {}
     count = 0
-    while (chunk := position.bulk.next_chunk()) is not None:
-        table, pass_at = log.read_chunk(*chunk)
+    while chunks := position.bulk.next_chunks(1):
+        table, pass_at = log.read_chunk(*chunks[0])
         count += 1
         for row in table.to_pylist():
             assert row["operation"] == "copy"
             assert row["snapshot"].count(":") == 2
             copied.setdefault(row["relation"], []).append(dict(row["columns"]))
-        position = replace(position, bulk=position.bulk.copied(*chunk, pass_at))
+        position = replace(position, bulk=position.bulk.copied(*chunks[0], pass_at))
     log.close()
     assert (count > 4) == (chunk_bytes == 2000)
     ids = [int(row["id"]) for row in copied["public.accounts"]]
@@ -391,8 +390,7 @@ def test_rows_of_tables_that_inherit_are_not_copied(shop: psycopg.Connection) ->
     shop.execute("INSERT INTO savings VALUES (1, 7), (9, 7)")
     log = PostgreSQLChangeLog(capture_of(shop, None, "public.accounts"))
     position = log.begin("reader")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     copied = [dict(row)["id"] for row in log.read_chunk(*chunk)[0]["columns"].to_pylist()]
     assert sorted(copied) == ["1", "2", "3"]
     # Were it published, it would refuse updates, since it has no key.

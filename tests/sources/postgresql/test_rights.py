@@ -46,8 +46,7 @@ def test_rights(shop: psycopg.Connection) -> None:
     shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     position = reader.begin("reader")
     shop.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     reader.read_chunk(*chunk)
     batch = reader.read(position, 100)
     assert batch.rows.num_rows == 1

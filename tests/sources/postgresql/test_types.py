@@ -72,8 +72,7 @@ def test_copy_and_log_have_the_same_text(table: psycopg.Connection) -> None:
     log, _ = capture(table)
     position = log.begin("reader")
     insert(table)
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     copied = log.read_chunk(*chunk)[0]["columns"].to_pylist()
     logged = log.read(position, 100).rows["columns"].to_pylist()
     assert len(copied) == 3
@@ -269,8 +268,7 @@ def _fill(connection: psycopg.Connection) -> tuple[CapturedTable, pa.Table]:
         ]
         marks = ", ".join(f"%s::text::{case[0]}" for case in _CASES)
         connection.execute(f"INSERT INTO v VALUES ({row}, {marks})", literals)
-    chunk = position.bulk.next_chunk()
-    assert chunk is not None
+    chunk = position.bulk.next_chunks(1)[0]
     rows = log.read_chunk(*chunk)[0]
     logged = log.read(position, 100).rows["columns"].to_pylist()
     assert rows["columns"].to_pylist() == logged
