@@ -113,7 +113,7 @@ def away(project: MirroredProject) -> None:
 CHANGES: dict[str, tuple[Callable[[MirroredProject], object], str]] = {
     "an older copy": (restored, "it shows checkpoint 1"),
     "another owner": (delivered_by_another, "another process owns it"),
-    "emptied": (lambda project: project.mirror.unlink(), "unable to open"),
+    "emptied": (lambda project: project.mirror.unlink(), "there is no file"),
     "a dropped table": (lambda project: project.sql("DROP TABLE total"), "dropped or renamed"),
     "other rows": (lambda project: project.sql("UPDATE total SET n = 7"), "not the same"),
     "no publication": (lambda project: shutil.rmtree(project.log.parents[2]), "it shows nothing"),

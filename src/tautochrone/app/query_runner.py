@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -121,7 +121,7 @@ class SparkQueryRunner(Closeable):
             return answer.result(self._time_limit_s)
         except TimeoutError:
             answer.cancel()
-            cancel_jobs(base, group)
+            Thread(target=_cancel_until_ended, args=(base, group, answer), daemon=True).start()
             raise QueryError(
                 "QUERY_TIMED_OUT",
                 f"The query took longer than {self._time_limit_s:g} seconds and was stopped",
@@ -167,6 +167,13 @@ class SparkQueryRunner(Closeable):
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _cancel_until_ended(session: SparkSession, group: str, answer: Future[Any]) -> None:
+    # A job that a plan was about to start may begin after others of its group were cancelled.
+    while not answer.done():
+        cancel_jobs(session, group)
+        wait([answer], timeout=1)
 
 
 def cancel_jobs(session: SparkSession, group: str) -> None:
