@@ -96,9 +96,10 @@ def test_states_of_dropped_tables_do_not_fence_a_new_store(tmp_path: Path, spark
     for number in range(3):
         put(pipeline, f"a{number}", (number, 0))
         assert pipeline.run().state == "COMPLETED"
+    tables = pipeline.job.graph.order
     pipeline.close()
-    for table in pipeline.job.graph.order:
-        spark.sql(f"DROP TABLE {table}")
+    for table in tables:
+        pipeline.session.sql(f"DROP TABLE {table}")
     for name in ("meta.db", "_checkpoints", "_positions"):
         path = tmp_path / "storage" / name
         path.rename(path.with_name(f"lost{name}")) if path.exists() else None
