@@ -79,6 +79,11 @@ class Table:
         self.metadata.append(commit_metadata)
         return Committed(table=NAME, version=fork.version, parent=None)
 
+    def raise_fence(self, fork: Fork, commit_metadata: CommitMetadata) -> Committed:
+        self.metadata.append(commit_metadata)
+        self.version += 1
+        return Committed(table=NAME, version=self.current_version(), parent=fork.version)
+
     fails_to_delete: bool = False
     """Files cannot be deleted."""
 
@@ -308,12 +313,14 @@ def test_table_commit_names_the_quarantine_version(
 
 
 def test_batch_of_bad_records_only(
-    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable
+    committer: TableCommitter, table: Table, quarantine_table: QuarantineTable, reported: list[str]
 ) -> None:
+    """A revision takes the bad records back with the position: so that has a version of the table."""
     committer.submit("a", staged("good", rows=0), position(1), staged("bad"))
     assert table.commits == []
     assert table.metadata[-1].companions == {str(quarantine_table.name): "b1"}
     assert quarantine_table.version == 1
+    assert reported == ["1", "b1"]
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tautochrone.iceberg.commits.metadata import carry_forward, decode, encode, with_positions
+from tautochrone.iceberg.commits.metadata import carry_forward, decode, encode, snapshot_metadata
 from tautochrone.iceberg.reads.reading import companions_at
 from tautochrone.model.former_names import renamed, with_current_names
 from tautochrone.model.lake import CommitMetadata
@@ -28,7 +28,7 @@ class Table:
         self.snapshots: list[CommitMetadata] = []
 
     def commit(self, metadata: CommitMetadata) -> None:
-        stored = decode(encode(with_positions(self.newest, metadata)))
+        stored = decode(encode(snapshot_metadata(self.newest, metadata)))
         assert stored is not None
         self.snapshots.append(stored)
         self.newest = decode(encode(carry_forward(self.newest, metadata)))

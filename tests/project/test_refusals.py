@@ -58,6 +58,12 @@ MV = "CREATE MATERIALIZED VIEW"
             "a.sql:1",
         ),
         (
+            f"{MV} default.eu__totals AS SELECT 1 a;\n{MV} default__eu.totals AS SELECT 1 a",
+            "STATE_NAME_TAKEN",
+            2,
+            "default__eu__totals",
+        ),
+        (
             f"{MV} a AS SELECT * FROM b;\n{MV} b AS SELECT * FROM c;\n"
             "CREATE TEMPORARY VIEW c AS SELECT * FROM a",
             "CIRCULAR_DEPENDENCY",

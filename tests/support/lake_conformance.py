@@ -21,6 +21,7 @@ from tautochrone.errors import ConflictError, FencedError, LakeError, TableMissi
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.lake import ChangeKind, CommitMetadata, LakeTable, Outcome, Retention, TableDefinition
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version
+from tautochrone.model.reason import ReasonCode
 from tautochrone.model.source_position import SparkPosition
 
 __all__ = ["LakeBench", "LakeConformance", "never", "notimpl", "notyet"]
@@ -254,6 +255,34 @@ class LakeConformance(LakeBench):
         table.raise_fence(table.fork(), commit_metadata(2))
         assert table.fork().commit_metadata == replace(written, fence=Fence(2))
         assert [recorded.checkpoint for _, recorded, _ in table.versions() if recorded] == [None, 4, None]
+
+    def test_a_revert_remembers_the_refresh_behind_expired_versions(
+        self, spark: SparkSession, table: LakeTable
+    ) -> None:
+        written = commit_metadata(
+            checkpoint=CheckpointNumber(4), mode="append", definition="d", inputs={"lake.a.b": "7"}
+        )
+        self.append(spark, table, written, 1)
+        table.commit_metadata_only(
+            table.fork(), replace(written, checkpoint=CheckpointNumber(5), inputs={"lake.a.b": "8"})
+        )
+        fence = table.raise_fence(table.fork(), commit_metadata(2)).version
+        self.append(spark, table, replace(written, fence=Fence(2), inputs={"lake.a.b": "9"}), 2)
+        needed = Retention(readable=frozenset({fence}), followed=frozenset(), after_ms=2**62)
+        assert table.expire(needed, Fence(2)).versions
+        fenced = table.raise_fence(table.fork(), commit_metadata(2)).version
+        table.expire(Retention(readable=frozenset({fence}), after_ms=2**62), Fence(2))
+        reason = table.change_between(fence, fenced).reason
+        assert reason.code is ReasonCode.HISTORY_EXPIRED, reason
+        then = table.merged_commit_metadata_at(fence)
+        assert then is not None
+        assert then.inputs == {"lake.a.b": "8"}
+        reverted = table.revert(fence, replace(then, fence=Fence(3)), "back").version
+        assert (
+            table.merged_commit_metadata_at(reverted)
+            == table.fork().commit_metadata
+            == replace(then, fence=Fence(3))
+        )
 
     def test_replacing_rows_and_files(self, spark: SparkSession, table: LakeTable) -> None:
         self.append(spark, table, commit_metadata(), 1, 2)

@@ -7,7 +7,8 @@ Bad records go into the quarantine table, so that either both tables have a batc
 
     1. the quarantine table prepares them      2. the table's commit names their version: it decides
     3. the quarantine table is committed       4. both versions are reported in one row
-    after a crash: what the table names is committed, anything else that it prepared is dropped
+    A batch of bad records only has a version of the table too, without rows: a revision goes back to it with
+    the positions. After a crash: what the table names is committed, anything else that it prepared is dropped
 """
 
 from __future__ import annotations
@@ -195,7 +196,11 @@ class TableCommitter:
         self._unsettled = True
         prepared = self._prepare(self.quarantine_table, bad, commit_metadata, waiting=staged)
         named = {str(prepared.table): str(prepared.version)}
-        done = self._write_rows(staged, replace(commit_metadata, companions=named))
+        deciding = replace(commit_metadata, companions=named)
+        if staged:
+            done = self._write_rows(staged, deciding)
+        else:
+            done = self.table.raise_fence(self.table.fork(), deciding)
         quarantined = self.quarantine_table.commit(prepared, commit_metadata.fence)
         self.report({done.table: done.version, quarantined.table: quarantined.version})
         self._unsettled = False

@@ -269,6 +269,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
         "them cannot be read"
     ),
     ReasonCode.VERSION_EXPIRED: "version {version} of {table} is gone: expired, or the table was replaced",
+    ReasonCode.HISTORY_EXPIRED: "what came to {table} after version {version} is expired",
     ReasonCode.TIME_MOVED: "{clock} is another one",
     ReasonCode.REFRESH_FAILED: "{text}",
     ReasonCode.WAITS_FOR_INPUT: "waits for {input}: {cause}",
@@ -308,6 +309,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.CHECKPOINT_OPENED_BY_OTHERS: "{text}",
     ReasonCode.WAITS_FOR_VERSION: "it has no version for this checkpoint yet",
     ReasonCode.ROOT_NOT_IN_CUT: "its cut has no version of {table}, which the project has now",
+    ReasonCode.ROOT_REPLACED: "its cut has a version of {table} from before it was emptied or replaced",
     ReasonCode.JOB_TAKES_NO_PART: "job {job}, whose tables this job reads, takes no part in it",
     ReasonCode.GIVEN_UP_BY_OTHERS: "{text}",
     ReasonCode.BREAKS_INVARIANTS: (

@@ -355,8 +355,8 @@ class Registry(GraphElementRegistry):
     def _unique(self, name: TableName, kind: DatasetKind, location: SourceLocation) -> None:
         everything: dict[TableName, Dataset | Sink] = {**self.datasets, **self.sinks}
         for known_name, known in everything.items():
+            known_kind = known.kind if isinstance(known, Dataset) else DatasetKind.SINK
             if str(known_name).lower() == str(name).lower():
-                known_kind = known.kind if isinstance(known, Dataset) else DatasetKind.SINK
                 raise DefinitionError(
                     "PIPELINE_DUPLICATE_IDENTIFIERS.OUTPUT",
                     f"Attempted to register a {kind} with identifier {name}, but a {known_kind} has already "
@@ -366,6 +366,17 @@ class Registry(GraphElementRegistry):
                     location=str(location),
                     hint="Rename one of them. The names of captured tables begin with that of their capture: "
                     "rename a capture, or leave a table out with exclude=[…].",
+                )
+            if (name_of_state := _name_of_state(kind, name)) and (
+                name_of_state == _name_of_state(known_kind, known_name)
+            ):
+                raise DefinitionError(
+                    "STATE_NAME_TAKEN",
+                    f"What is kept for {name} would have the names of what is kept for {known_name} (at "
+                    f"{known.location}): both are called {name_of_state[1]}",
+                    location=str(location),
+                    hint="rename one of them",
+                    sqlstate="42710",
                 )
 
     def _add_flow(
@@ -443,3 +454,11 @@ def _single(parts: tuple[str, ...], error_class: str, kind_name: str, location: 
             sqlstate="0A000",
             location=str(location),
         )
+
+
+def _name_of_state(kind: DatasetKind, name: TableName) -> tuple[str, str] | None:
+    """The catalog and what the names of the dataset's states begin with (`runtime.refresh.states`); None: it
+    has none."""
+    if kind not in (DatasetKind.STREAMING_TABLE, DatasetKind.MATERIALIZED_VIEW):
+        return None
+    return name.catalog.lower(), "__".join((*name.namespace, name.table)).lower()

@@ -11,6 +11,7 @@ from tests.support.harness import Happened
 from tautochrone.errors import LakeError
 from tautochrone.model.effects import Step
 from tautochrone.runtime.adoption.renaming import hand_over
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 
 from .world import SPEC, Died, Dying, Shop
 
@@ -43,6 +44,9 @@ def test_renamed_pipeline_keeps_its_tables_and_history(tmp_path: Path, spark: Sp
         assert hand_over(job, "shop") > 0
     with shop.pipeline.opened() as (job, _):
         assert hand_over(job, "shop") == 0
+        states = [table for table in job.lake.tables() if table.namespace == STATE_NAMESPACE]
+        writers = [job.lake.load(state).fork().commit_metadata for state in states]
+        assert {writer and writer.pipeline for writer in writers} == {"store"}
     shop.add(5)
     happened = shop.run()
     assert happened.checkpoints[-1] > before

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
-from tautochrone.iceberg.commits.metadata import carry_forward, decode, encode
+from tautochrone.iceberg.commits.metadata import carry_forward, decode, encode, snapshot_metadata
 from tautochrone.model.lake import CommitMetadata
-from tautochrone.model.names import Fence
+from tautochrone.model.names import CheckpointNumber, Fence
 from tautochrone.model.source_position import BulkProgress, LogPosition, SourcePosition, SparkPosition
 
 BULK = BulkProgress(
@@ -78,3 +78,25 @@ def test_a_relation_that_only_got_columns_makes_no_shortened_log_whole() -> None
     assert read is not None
     after = carry_forward(read, metadata_with(LogPosition(log="db", point=9, marker=before.marker)))
     assert after.shortened == ("a",)
+
+
+def test_a_fence_says_what_the_rows_were_made_from() -> None:
+    """The snapshot of the refresh may be expired when the table goes back to one of the fence."""
+    refresh = CommitMetadata(
+        pipeline="p",
+        job="j",
+        fence=Fence(1),
+        store="s",
+        checkpoint=CheckpointNumber(4),
+        mode="incremental",
+        definition="d",
+        positions={"f": SPARK},
+        inputs={"lake.a.b": "7"},
+        companions={"lake.a.state": "9"},
+        violations={"positive": 2},
+    )
+    fence = snapshot_metadata(refresh, CommitMetadata(pipeline="p", job="j", fence=Fence(2), store="s"))
+    assert fence == replace(refresh, fence=Fence(2), checkpoint=None)
+    assert carry_forward(refresh, fence) == replace(refresh, fence=Fence(2))
+    root = metadata_with(SPARK)
+    assert snapshot_metadata(root, metadata_with(SPARK)).mode is None

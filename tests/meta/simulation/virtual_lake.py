@@ -15,7 +15,7 @@ from typing import Any
 
 from tautochrone.errors import ConflictError
 from tautochrone.iceberg.commits.compare_and_set import check_fence, check_main
-from tautochrone.iceberg.commits.metadata import carry_forward, with_positions
+from tautochrone.iceberg.commits.metadata import carry_forward, snapshot_metadata
 from tautochrone.meta import LakeVersion
 from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitMetadata, Fork
 from tautochrone.model.names import Fence, TableName, Version
@@ -170,7 +170,7 @@ class VirtualTable:
             snapshot.version for snapshot in self.chain(version)
         }
         to = self.snapshots[version]
-        says = replace(commit_metadata, checkpoint=None, mode=None, definition=None, inputs={}, companions={})
+        says = replace(commit_metadata, checkpoint=None)
         self.tags.add(tag)
         self._add(version, commit_metadata, says, to.rows, to.origin, to.log, False)
         return removed
@@ -240,7 +240,7 @@ class VirtualTable:
         moved: bool,
     ) -> Version:
         version = self.lake.next_version()
-        says = with_positions(self.commit_metadata, says)
+        says = snapshot_metadata(self.commit_metadata, says)
         self.snapshots[version] = Snapshot(version, parent, says, self.lake.now, rows, origin, log, moved)
         self.main, self.commit_metadata = version, commit_metadata
         return version

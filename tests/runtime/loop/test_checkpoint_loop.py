@@ -13,8 +13,9 @@ from tautochrone.errors import TableMissingError
 from tautochrone.model import events
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint, CheckpointState
+from tautochrone.model.lake import ChangeKind, TableChange
 from tautochrone.model.names import NOW, CheckpointNumber, Fence, TableName, Version
-from tautochrone.model.reason import ReasonCode
+from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.loop import checkpoint_loop
 from tautochrone.runtime.loop.checkpoint_loop import CheckpointLoop, Outcome
@@ -44,6 +45,9 @@ class Loop(CheckpointLoop):
             journal=SimpleNamespace(begin_next=lambda: None, abort=lambda *_: None),
             emit=self.done.append,
             input_table=lambda name: None,
+            tables={
+                ORDERS: SimpleNamespace(current_version=lambda: Version("2"), change_between=self._change)
+            },
         )
         synchronized: Any = SimpleNamespace(synchronize=lambda: None, unfollowed={}, unreadable={})
         changes: Any = SimpleNamespace(need_checkpoint=lambda *_: False)
@@ -53,6 +57,10 @@ class Loop(CheckpointLoop):
         self._file_tables = self._shadow_tables = synchronized
         self._failed, self._waiting_for_bulk, self._rejected_roots = {}, frozenset(), None
         self._rejections, self._rates_exist = 0, rates_exist
+        self._number, self.change = None, ChangeKind.APPEND
+
+    def _change(self, _old: Version, _new: Version) -> TableChange:
+        return TableChange(kind=self.change, reason=Reason.of(ReasonCode.NO_ROWS_MOVED, table=str(ORDERS)))
 
     def _load(self, name: TableName) -> None:
         if not self._rates_exist:
@@ -121,6 +129,15 @@ def test_an_open_checkpoint_without_a_table_that_is_read_now_is_aborted() -> Non
     (aborted,) = loop.done
     assert isinstance(aborted, events.CheckpointAborted)
     assert (aborted.reason.code, aborted.reason.params) == (ReasonCode.ROOT_NOT_IN_CUT, {"table": str(RATES)})
+
+
+def test_an_open_checkpoint_over_a_table_that_was_emptied_is_aborted() -> None:
+    loop = Loop()
+    loop.change = ChangeKind.UNKNOWN
+    loop._finish_open(checkpoint(ORDERS, RATES))
+    (aborted,) = loop.done
+    assert isinstance(aborted, events.CheckpointAborted)
+    assert (aborted.reason.code, aborted.reason.params) == (ReasonCode.ROOT_REPLACED, {"table": str(ORDERS)})
 
 
 @pytest.mark.parametrize("is_in_cut", [False, True])

@@ -111,7 +111,7 @@ def change_between(name: TableName, metadata: Any, old: Version, new: Version) -
     if len(between) == len(chain):
         complete = bool(between) and between[-1].parent is None
         if not (old == NO_VERSION and complete):
-            return change(ChangeKind.UNKNOWN, _unknown_code(metadata, old), version=str(old))
+            return change(ChangeKind.UNKNOWN, _unknown_code(metadata, old, new), version=str(old))
     operations = {str(snapshot.operation) for snapshot in between if moves_rows(snapshot)}
     before = None if old == NO_VERSION else chain[-1].schema_id
     after = between[0].schema_id if between else before
@@ -195,9 +195,11 @@ def moves_rows(snapshot: Snapshot) -> bool:
     return any((snapshot.summary.get(key) or "0") != "0" for key in counts)
 
 
-def _unknown_code(metadata: Any, old: Version) -> ReasonCode:
-    exists = old != NO_VERSION and metadata.snapshot(int(old)) is not None
-    return ReasonCode.TABLE_ROLLED_BACK if exists else ReasonCode.VERSION_EXPIRED
+def _unknown_code(metadata: Any, old: Version, new: Version) -> ReasonCode:
+    if old == NO_VERSION or metadata.snapshot(int(old)) is None:
+        return ReasonCode.VERSION_EXPIRED
+    is_older = can_move_main_back(metadata, new, old)
+    return ReasonCode.HISTORY_EXPIRED if is_older else ReasonCode.TABLE_ROLLED_BACK
 
 
 @dataclass(frozen=True, slots=True)

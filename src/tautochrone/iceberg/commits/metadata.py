@@ -1,8 +1,8 @@
 """Stores `CommitMetadata` as JSON under one key of Iceberg's metadata.
 
-The key is used in two places. A snapshot's summary describes that commit. The table's properties hold the
-newest commit metadata with the positions of *all* flows carried forward, so that positions survive the
-expiry of snapshots.
+The key is used in two places. A snapshot's summary describes that commit and what its rows were made from.
+The table's properties hold the newest commit metadata with the positions of *all* flows carried forward. So
+both survive the expiry of older snapshots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tautochrone.model.source_position import (
     SparkPosition,
 )
 
-__all__ = ["COMMIT_METADATA_KEY", "carry_forward", "decode", "encode", "with_positions"]
+__all__ = ["COMMIT_METADATA_KEY", "carry_forward", "decode", "encode", "snapshot_metadata"]
 
 COMMIT_METADATA_KEY = "tautochrone.note"
 
@@ -92,27 +92,38 @@ def carry_forward(old: CommitMetadata | None, new: CommitMetadata) -> CommitMeta
         definition=new.definition or old.definition,
         violations=new.violations or old.violations,
     )
-    if new.mode is None:
+    if new.mode is None or new.checkpoint is None:
         merged = replace(
             merged,
             checkpoint=new.checkpoint if new.checkpoint is not None else old.checkpoint,
             inputs=new.inputs or old.inputs,
             companions=new.companions or old.companions,
-            mode=old.mode,
+            mode=new.mode or old.mode,
             runs=old.runs if new.runs is None else new.runs,
         )
     return merged
 
 
-def with_positions(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
-    """The commit metadata for a snapshot, with the positions of all flows and what was dropped of a log, so
-    that the table can be rolled back to this snapshot after older ones are expired; and with the renames
-    until then."""
+def snapshot_metadata(old: CommitMetadata | None, new: CommitMetadata) -> CommitMetadata:
+    """The commit metadata for a snapshot, so that the table can be rolled back to it after older ones are
+    expired: with the positions of all flows, what was dropped of a log, and the renames until then.
+
+    A commit that is no refresh (a fence, a compaction) leaves the rows as they are, and also says from which
+    inputs and companions they were made. It has no checkpoint: no refresh brought the table to one there.
+    """
     new = with_renames(old, new)
     if old is None or new.reset:
         return new
+    new = replace(new, positions={**old.positions, **new.positions}, shortened=_shortened_relations(old, new))
+    if new.mode is not None or old.mode is None:
+        return new
     return replace(
-        new, positions={**old.positions, **new.positions}, shortened=_shortened_relations(old, new)
+        new,
+        mode=old.mode,
+        definition=new.definition or old.definition,
+        inputs=new.inputs or old.inputs,
+        companions=new.companions or old.companions,
+        violations=new.violations or old.violations,
     )
 
 

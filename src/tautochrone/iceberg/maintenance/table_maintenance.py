@@ -36,7 +36,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
     load,
     staged_at_ms,
 )
-from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, snapshot_metadata
 from tautochrone.iceberg.java.api import Iceberg, items, translate
 from tautochrone.iceberg.maintenance.orphans import (
     SEAL_KEY,
@@ -162,7 +162,9 @@ class IcebergMaintenance(IcebergReading):
             files = self._iceberg.set([task.file() for task in items(tasks)])
             update.rewriteFiles(files, nothing, nothing, nothing)
             # Positions and the mark must outlive the expiry of older commits.
-            update.set(COMMIT_METADATA_KEY, encode(with_positions(loaded.commit_metadata, commit_metadata)))
+            update.set(
+                COMMIT_METADATA_KEY, encode(snapshot_metadata(loaded.commit_metadata, commit_metadata))
+            )
 
         with exclusive:
             version = self._replace(Step.LAKE_SHORTEN, fork, commit_metadata, rewrite, [])
@@ -250,7 +252,9 @@ class IcebergMaintenance(IcebergReading):
             nothing = self._iceberg.set(())
             for group in groups:
                 update.rewriteFiles(group.before, group.vectors, group.after, nothing)
-            update.set(COMMIT_METADATA_KEY, encode(commit_metadata))
+            update.set(
+                COMMIT_METADATA_KEY, encode(snapshot_metadata(loaded.commit_metadata, commit_metadata))
+            )
 
         return self._replace(Step.LAKE_COMPACT, fork, commit_metadata, rewrite, attempted_versions)
 

@@ -162,8 +162,8 @@ def reverted_metadata(
     """Java TableMetadata that tags main as `tag`, moves main to `version` and adds an empty snapshot; and
     the version of that snapshot.
 
-    The snapshot's commit metadata has its writer and the positions of the flows, but no refresh fields:
-    these stay on the commit that wrote the rows.
+    The snapshot's commit metadata is that of the version, by its new writer, without the checkpoint: that
+    stays on the commit that wrote the rows.
     """
     if not can_move_main_back(loaded.metadata, loaded.main, version):
         raise LakeError("VERSION_NOT_IN_HISTORY", f"{name} never stood at {version}")
@@ -171,17 +171,8 @@ def reverted_metadata(
     transaction = loaded.table.newTransaction()
     manage = transaction.manageSnapshots()
     manage.createTag(tag, int(loaded.main)).setCurrentSnapshot(int(version)).commit()
-    snapshot_metadata = CommitMetadata(
-        pipeline=commit_metadata.pipeline,
-        job=commit_metadata.job,
-        fence=commit_metadata.fence,
-        store=commit_metadata.store,
-        positions=commit_metadata.positions,
-        shortened=commit_metadata.shortened,
-        revoked=commit_metadata.revoked,
-        renames=commit_metadata.renames,
-    )
-    transaction.newAppend().set(COMMIT_METADATA_KEY, encode(snapshot_metadata)).commit()
+    described = replace(commit_metadata, checkpoint=None, built=None)
+    transaction.newAppend().set(COMMIT_METADATA_KEY, encode(described)).commit()
     metadata = transaction.currentMetadata()
     return metadata, Version(str(metadata.currentSnapshot().snapshotId()))
 

@@ -26,7 +26,7 @@ from tautochrone.iceberg.commits.compare_and_set import (
     compare_and_set,
     load,
 )
-from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, with_positions
+from tautochrone.iceberg.commits.metadata import COMMIT_METADATA_KEY, carry_forward, encode, snapshot_metadata
 from tautochrone.iceberg.commits.staged_files import (
     arrow_obstacle,
     files_by_name,
@@ -523,7 +523,7 @@ class IcebergTable(IcebergMaintenance):
                 check_seal(self._name, loaded, part.at_ms)
             for file in part.files:
                 add(file)
-        newest = encode(with_positions(loaded.commit_metadata, commit_metadata))
+        newest = encode(snapshot_metadata(loaded.commit_metadata, commit_metadata))
         try:
             return iceberg_calls().produced(update, COMMIT_METADATA_KEY, newest, MAIN)
         except Py4JError as error:

@@ -24,6 +24,7 @@ from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import JobTopology
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, is_state_of
 
 __all__ = ["hand_over"]
 
@@ -55,7 +56,7 @@ def hand_over(job: Job, before: str) -> int:
         commit_metadata = CommitMetadata(
             pipeline=after, job=owner, fence=fences[owner], store=store.incarnation
         )
-        moved += fork.commit_metadata.pipeline != after
+        moved += fork.commit_metadata.pipeline != after and table.name.namespace != STATE_NAMESPACE
         table.commit_metadata_only(fork, commit_metadata)
     for owner, fence in fences.items():
         if owner in {status.name for status in store.jobs.states()}:
@@ -67,9 +68,10 @@ def hand_over(job: Job, before: str) -> int:
 def _tables(
     topology: JobTopology, lake: LakeCatalog, before: str, after: str
 ) -> dict[TableName, tuple[LakeTable, Fork]]:
-    """The project's tables that a pipeline wrote, those of its other jobs included."""
+    """The project's tables that a pipeline wrote, those of its other jobs and the states included."""
     tables: dict[TableName, tuple[LakeTable, Fork]] = {}
-    for name in [*topology.graph.order, *sorted(topology.sibling_tables)]:
+    datasets = [*topology.graph.order, *sorted(topology.sibling_tables)]
+    for name in datasets:
         if not lake.exists(name):
             continue
         table = lake.load(name)
@@ -86,6 +88,13 @@ def _tables(
                 sqlstate="42P07",
             )
         tables[name] = table, fork
+    for name in lake.tables():
+        if any(is_state_of(name, dataset) for dataset in datasets):
+            table = lake.load(name)
+            fork = table.fork()
+            # A state may be of a table of that name which another pipeline had.
+            if fork.commit_metadata is not None and fork.commit_metadata.pipeline in (before, after):
+                tables[name] = table, fork
     return tables
 
 

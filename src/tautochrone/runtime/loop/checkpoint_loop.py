@@ -21,6 +21,7 @@ from tautochrone.model import events
 from tautochrone.model.backoff import Backoff
 from tautochrone.model.checkpoint import BrokenInvariant, Checkpoint
 from tautochrone.model.jobs import Part
+from tautochrone.model.lake import NO_VERSION, ChangeKind
 from tautochrone.model.names import NOW, TableName, Version, is_file_table, is_shadow_table
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.run_report import WorkPhase
@@ -214,8 +215,22 @@ class CheckpointLoop:
             # The definitions changed since the cut was taken.
             self._abort(checkpoint, Reason.of(ReasonCode.ROOT_NOT_IN_CUT, table=str(missing[0])))
             return Outcome.DONE
+        replaced = next((name for name in topology.root_tables if self._is_replaced(checkpoint, name)), None)
+        if replaced is not None:
+            # What was cleared with the root must not be built from the rows that the root had before.
+            self._abort(checkpoint, Reason.of(ReasonCode.ROOT_REPLACED, table=str(replaced)))
+            return Outcome.DONE
         done = job.store.checkpoints.last_done(job.name)
         return self._refresh_and_publish(checkpoint, unreadable, {} if done is None else done.versions)
+
+    def _is_replaced(self, checkpoint: Checkpoint, root: TableName) -> bool:
+        """Whether a root was emptied after the cut, before this process began with the checkpoint."""
+        version = checkpoint.roots[root] if self._number != checkpoint.number else NO_VERSION
+        if version == NO_VERSION:
+            return False
+        table = self._job.tables[root]
+        change = table.change_between(version, table.current_version())
+        return change.kind is ChangeKind.UNKNOWN and not change.appended
 
     def _open(self, cut: Cut) -> Checkpoint | None:
         """Open the next checkpoint; None when jobs that share tables still work on an older one."""

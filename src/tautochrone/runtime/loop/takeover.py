@@ -13,8 +13,9 @@ older owner prepared are committed first, without reading their source again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from tautochrone.errors import DefinitionError, LakeError
 from tautochrone.ingest.committer import settle_quarantine
@@ -36,6 +37,7 @@ from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.reconcile_store import reconcile_store, record_table_ids
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.loop.invariants import invariant_entries
+from tautochrone.runtime.refresh.states import is_state_of
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason
@@ -69,7 +71,9 @@ def take_over(
     """
     existing = {table: job.lake.load(table) for table in job.graph.order if job.lake.exists(table)}
     fence_in_lake = max(
-        _highest_fence(job.spec.name, job.definitions, existing), Streams(job).highest_fence()
+        _highest_fence(job.spec.name, job.definitions, existing),
+        _highest_fence_of_states(job, existing),
+        Streams(job).highest_fence(),
     )
     # The store must not be repaired while another run writes to it.
     job.ownership.require_free(job.store, job.name, job.emit)
@@ -218,6 +222,21 @@ def _highest_fence(pipeline: str, definitions: Definitions, existing: Mapping[Ta
     return highest
 
 
+def _highest_fence_of_states(job: Job, existing: Collection[TableName]) -> Fence:
+    """Of states whose tables were dropped beside them: the first build writes to them again.
+
+    A table that exists has the fence of its states itself, so the lake is listed for missing tables only.
+    """
+    missing = [name for name in job.topology.derived_tables if name not in existing]
+    tables: Sequence[TableName] = ()
+    if missing:
+        # Where nothing may be listed, a state that was left refuses the build.
+        with suppress(LakeError):
+            tables = job.lake.tables()
+    left = [table for table in tables if any(is_state_of(table, name) for name in missing)]
+    return max((job.lake.load(table).fork().fence for table in left), default=Fence(0))
+
+
 def require_own_table(pipeline: str, fork: Fork, location: str) -> None:
     """Refuse a table that this pipeline did not write.
 
@@ -328,11 +347,21 @@ def _report_kept_columns(job: Job, name: TableName) -> None:
 
 
 def _settle_quarantine(job: Job, table: LakeTable) -> None:
-    """Commit the bad records that the main table's commit names, then write the fence."""
+    """Commit the bad records that the main table's commit names, then write the fence.
+
+    A full refresh may have died behind the main table. All records come again then, and the bad ones too.
+    """
     main = job.definitions.datasets[table.name].bad_records_of
     if main in job.tables:
         settle_quarantine(job.tables[main], table, job.journal.fence, job.emit)
-    table.raise_fence(table.fork(), job.commit_metadata())
+    fork = table.fork()
+    table.raise_fence(fork, job.commit_metadata())
+    if main in job.tables and _has_positions(fork) and not _has_positions(job.tables[main].fork()):
+        clear_table(job, table.name)
+
+
+def _has_positions(fork: Fork) -> bool:
+    return fork.commit_metadata is not None and bool(fork.commit_metadata.positions)
 
 
 def _report_roots(journal: Journal, roots: Mapping[TableName, LakeTable]) -> None:

@@ -50,7 +50,7 @@ from tautochrone.runtime.merges.event_merges import (
     merge_of,
     merged_events,
 )
-from tautochrone.runtime.merges.keyed_apply import added_rows
+from tautochrone.runtime.merges.keyed_apply import added_rows, require_no_rows
 from tautochrone.runtime.merges.keyed_merge import commit_change
 from tautochrone.runtime.merges.snapshot_events import (
     SnapshotChange,
@@ -95,7 +95,7 @@ class AutoCdcRefresher:
 
         Raises:
             RefreshError: `STREAM_INPUT_CHANGED`, `AUTO_CDC_EVENT_INVALID`, `AUTO_CDC_CHANGED`,
-                `AUTO_CDC_STATE_LOST`.
+                `AUTO_CDC_STATE_LOST`, `MERGED_INPUT_UNKNOWN`.
             ExpectationError: an event violates an expectation that fails.
             ConflictError: somebody else moved the table.
         """
@@ -105,6 +105,8 @@ class AutoCdcRefresher:
         if committed is not None:
             return _with_counts(committed, task, task.violations_before)
         is_first = last_commit is None or last_commit.mode is None
+        if is_first:
+            require_no_rows(task)
         session = self._session(task)
         set_active_session(session)
         merged = {} if last_commit is None or is_first else last_commit.inputs

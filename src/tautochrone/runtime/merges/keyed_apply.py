@@ -38,7 +38,7 @@ from tautochrone.runtime.refresh.task import (
 )
 from tautochrone.spark.analysis.analyzed_plan import analyzed_plan
 
-__all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "require_appended"]
+__all__ = ["KeyedRefresher", "WaitingForBulkLoad", "added_rows", "require_appended", "require_no_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class KeyedRefresher:
         Raises:
             DefinitionError: the flow is not one query, row by row over one lake table.
             RefreshError: `STREAM_INPUT_CHANGED`, rows of the input were changed or removed;
-                `CAPTURED_VALUE_INVALID`.
+                `CAPTURED_VALUE_INVALID`; `MERGED_INPUT_UNKNOWN`.
             ConflictError: somebody else moved the table.
         """
         input_name = _only_input(task)
@@ -95,6 +95,7 @@ class KeyedRefresher:
             return WaitingForBulkLoad(Reason.of(ReasonCode.WAITS_FOR_BULK, relation=apply.relation))
         last_input = None if last_commit is None else last_commit.inputs.get(str(input_name))
         if last_input is None:
+            require_no_rows(task)
             _require_whole(task, source, newest, apply)
         old = None if last_input is None else Version(last_input)
         files_since_ms = self._files_since_ms(apply, source, newest)
@@ -214,6 +215,22 @@ def _log_positions(source: LakeTable, version: Version) -> list[LogPosition]:
     metadata = source.merged_commit_metadata_at(version)
     positions = [] if metadata is None else list(metadata.positions.values())
     return [position for position in positions if isinstance(position, LogPosition)]
+
+
+def require_no_rows(task: RefreshTask) -> None:
+    """Refuse to merge all events of the inputs into a table that has rows: it may have merged them.
+
+    Raises:
+        RefreshError: `MERGED_INPUT_UNKNOWN`.
+    """
+    if task.table.row_count(task.fork.version) != 0:
+        raise RefreshError(
+            "MERGED_INPUT_UNKNOWN",
+            f"{task.name} has rows, and no commit of it says which events are merged",
+            hint=f"merge all events again with --full-refresh {task.name.table}",
+            location=task.location,
+            sqlstate="55000",
+        )
 
 
 def _require_whole(task: RefreshTask, source: LakeTable, version: Version, apply: KeyedApply) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "STATE_NAMESPACE",
     "StateLayout",
     "States",
+    "is_state_of",
     "newest_of_runs",
     "state_definition",
     "state_prefix",
@@ -61,6 +62,20 @@ def state_prefix(view: TableName) -> str:
 def state_definition(name: TableName, schema: StructType, view: TableName) -> TableDefinition:
     """What the table of a state is created as."""
     return TableDefinition(name=name, schema=schema, comment=f"state of {view}")
+
+
+def is_state_of(state: TableName, view: TableName) -> bool:
+    """Whether a table is a state of another one, by its name.
+
+    >>> totals = TableName("lake", ("shop",), "totals")
+    >>> names = "shop__totals__0", "shop__totals__daily__0"
+    >>> [is_state_of(TableName("lake", STATE_NAMESPACE, name), totals) for name in names]
+    [True, False]
+    """
+    if (state.catalog, state.namespace) != (view.catalog, STATE_NAMESPACE):
+        return False
+    prefix = state_prefix(view)
+    return state.table.startswith(prefix) and state.table.removeprefix(prefix).isdecimal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ The commits name the revoked checkpoints, so that a rebuilt or older store does 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from tautochrone.errors import LakeError
 from tautochrone.model.checkpoint import RefreshMode
 from tautochrone.model.lake import CommitMetadata, LakeTable
-from tautochrone.model.names import Fence, Version
+from tautochrone.model.names import Fence, TableName, Version
 from tautochrone.model.revision import RevisedTable, RevisionAction, RevisionPlan
 from tautochrone.runtime.job.topology import JobTopology
 
@@ -27,11 +28,13 @@ class RevisionCommit:
         fence: of the table's job.
         store: the store's incarnation.
         revoked: ranges of checkpoint numbers: first exclusive, last inclusive.
+        versions: of all tables at the checkpoint that stays.
     """
 
     fence: Fence
     store: str
     revoked: tuple[tuple[int, int], ...]
+    versions: Mapping[TableName, Version]
 
 
 def revoked_range(plan: RevisionPlan) -> tuple[tuple[int, int], ...]:
@@ -75,8 +78,27 @@ def _roll_back(table: LakeTable, revised: RevisedTable, commit: RevisionCommit, 
     revoked = tuple(
         sorted({*commit.revoked, *commit_metadata.revoked, *(() if newest is None else newest.revoked)})
     )
-    reverted = replace(commit_metadata, fence=commit.fence, store=commit.store, revoked=revoked)
+    reverted = replace(
+        commit_metadata,
+        fence=commit.fence,
+        store=commit.store,
+        revoked=revoked,
+        inputs=_inputs(commit_metadata, revised, commit),
+    )
     return table.revert(revised.version, reverted, tag).version
+
+
+def _inputs(
+    commit_metadata: CommitMetadata, revised: RevisedTable, commit: RevisionCommit
+) -> Mapping[str, str]:
+    """The versions of its inputs that the table has merged: those of the checkpoint, where it has this
+    version. The commit of the version may name older ones, which are not kept with the checkpoint."""
+    inputs = commit_metadata.inputs
+    is_same = commit.versions.get(revised.table) == revised.version
+    if not is_same or commit_metadata.companions or commit_metadata.positions:
+        # States and offsets belong to the inputs of their own commit.
+        return inputs
+    return {name: commit.versions.get(TableName.parse(name), Version(old)) for name, old in inputs.items()}
 
 
 def _clear(

@@ -24,13 +24,14 @@ from tautochrone.errors import (
     MetaError,
     TableMissingError,
 )
+from tautochrone.iceberg.changes.streams import versions_in_offsets
 from tautochrone.meta import DatasetEntry, Store
 from tautochrone.meta.protocols.checkpoints import Roots
 from tautochrone.model import events
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.definitions import DatasetKind
 from tautochrone.model.effects import Step
-from tautochrone.model.lake import ChangeKind, CommitMetadata
+from tautochrone.model.lake import NO_VERSION, ChangeKind, CommitMetadata
 from tautochrone.model.names import CheckpointNumber, Fence, TableName, Version, is_clock
 from tautochrone.model.near_names import matching_tables
 from tautochrone.model.reason import Reason, ReasonCode
@@ -42,7 +43,7 @@ from tautochrone.model.revision import (
     RevisionState,
     tag_of,
 )
-from tautochrone.model.source_position import LogPosition
+from tautochrone.model.source_position import LogPosition, SparkPosition
 from tautochrone.project.definitions import Definitions
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
@@ -108,9 +109,7 @@ def _survey(job: Job, request: RevisionRequest) -> RevisionPlan:
             zip(
                 around,
                 pool.map(
-                    lambda name: _revert_check(
-                        job.lake, name, versions.get(name), is_view=name in nodes and nodes[name].is_view
-                    ),
+                    lambda name: _revert_check(job.lake, name, nodes.get(name), versions),
                     around,
                 ),
                 strict=True,
@@ -263,8 +262,10 @@ def _streamed(entry: DatasetEntry) -> frozenset[TableName]:
 
 
 def _revert_check(
-    lake: LakeCatalog, name: TableName, version: Version | None, *, is_view: bool
+    lake: LakeCatalog, name: TableName, node: DatasetNode | None, versions: Mapping[TableName, Version]
 ) -> RevertCheck:
+    version = versions.get(name)
+    is_view = node is not None and node.is_view
     if version is None:
         return RevertCheck()
     table = lake.load(name)
@@ -273,10 +274,45 @@ def _revert_check(
     can_follow = change.kind in (ChangeKind.NONE, ChangeKind.APPEND)
     changed = None if can_follow else str(change.reason)
     try:
-        then = table.merged_commit_metadata_at(version)
-        return replace(_obstacle(then, fork.commit_metadata, is_view=is_view), changed=changed)
+        then, now = table.merged_commit_metadata_at(version), fork.commit_metadata
+        is_refreshed = now is not None and now.mode is not None
+        if is_refreshed and then is not None and then.mode is None and table.row_count(version) != 0:
+            # Without them the next refresh would take the table for one that has merged nothing.
+            then = None
+        check = _obstacle(then, now, is_view=is_view)
+        if check.obstacle is None and then is not None and node is not None and not is_view:
+            inputs = {each: versions[each] for each in node.streamed if each in versions}
+            check = RevertCheck(obstacle=_lost_input(lake, then, inputs))
+        return replace(check, changed=changed)
     except HistoryLostError as error:
         return RevertCheck(obstacle=error.message, changed=changed)
+
+
+def _lost_input(lake: LakeCatalog, then: CommitMetadata, inputs: Mapping[TableName, Version]) -> str | None:
+    """Why a streaming table could not go on from where it stood in its inputs. A table that got no rows for
+    long stood at versions that are older than those of the checkpoint, and not kept with it.
+
+    Args:
+        inputs: those that it reads as streams, at the checkpoint.
+    """
+
+    def reason(name: TableName, version: Version) -> Reason | None:
+        change = lake.load(name).change_between(version, inputs[name])
+        return change.reason if change.kind is ChangeKind.UNKNOWN and not change.appended else None
+
+    if then.companions:
+        # Otherwise a table without offsets takes the versions of the checkpoint: see `revert_table`.
+        reached = {name: Version(then.inputs[str(name)]) for name in inputs if str(name) in then.inputs}
+        lost = filter(None, (reason(name, version) for name, version in sorted(reached.items())))
+        if (first := next(lost, None)) is not None:
+            return f"it goes on where it stood, and {first}"
+    offsets = [each.offsets for each in then.positions.values() if isinstance(each, SparkPosition)]
+    for version in sorted(versions_in_offsets("\n".join(offsets)) - {NO_VERSION}):
+        # Offsets do not say of which input a version is.
+        reasons = [reason(name, version) for name in sorted(inputs)]
+        if reasons and None not in reasons:
+            return f"it goes on where it stood, and {reasons[0]}"
+    return None
 
 
 _LOG_ACKNOWLEDGED = "the database need not keep the log that came since then"
@@ -375,7 +411,9 @@ def _revise(job: Job, revision: Revision, revised: RevisedTable, fences: Mapping
             )
         )
         return
-    commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan))
+    to = revision.plan.to
+    versions = {} if to is None else job.store.checkpoints.versions_at(to)
+    commit = RevisionCommit(fence, job.store.incarnation, revoked_range(revision.plan), versions)
     version = revert_table(job.base, job.topology, table, revised, commit, tag)
     if revised.table in job.store.roots.reported(revised.job):
         # Otherwise cuts of other jobs and weak readers would use the revoked version until the next run.
