@@ -339,6 +339,23 @@ def test_a_lost_log_is_an_error(bench: Bench) -> None:
     assert isinstance(bench.events[-1], LogKept)
 
 
+def test_a_flow_is_behind_until_the_table_has_all(bench: Bench) -> None:
+    bench.run()
+    for amount in range(1, 5):
+        deposit(bench, 1, amount)
+    bench.events.clear()
+
+    bench.table.fails = IngestError("DISK_FULL", "no space is left")
+    assert bench.run(max_events=1).failure() is not None
+    assert not [event for event in bench.events if isinstance(event, LogKept) and event.lag_ms == 0]
+    bench.table.fails = None
+    bench.run(max_events=1)
+    *behind, last = [event.lag_ms for event in bench.events if isinstance(event, LogKept)]
+    assert last == 0, "the last round of a run says so, however soon it comes"
+    assert behind
+    assert 0 not in behind
+
+
 def test_a_position_of_spark_is_refused(bench: Bench) -> None:
     bench.table.positions["bank"] = SparkPosition(query_id="q", batch_id=0, offsets="", commit="")
     with pytest.raises(IngestError, match="read a stream of Spark before, and reads the change log"):
@@ -361,7 +378,7 @@ def test_what_a_database_keeps_is_said_and_why_it_is_not_known(
     monkeypatch.setattr(ToyChangeLog, "kept_logs", lambda _log, _position: [kept], raising=False)
     deposit(bench, 1, 10)
     bench.run()
-    (event,) = [event for event in bench.events if isinstance(event, LogKept)]
+    *_, event = [event for event in bench.events if isinstance(event, LogKept)]
     assert (event.flow, event.kept, event.problem) == ("bank", [kept], None)
     assert event.lag_ms == 0, "it has read all that the log held"
     assert event.source == ToyChangeLog(bench.database).name
@@ -373,5 +390,5 @@ def test_what_a_database_keeps_is_said_and_why_it_is_not_known(
     bench.events.clear()
     # The flow needs no such right.
     assert bench.run().failure() is None
-    (event,) = [event for event in bench.events if isinstance(event, LogKept)]
+    *_, event = [event for event in bench.events if isinstance(event, LogKept)]
     assert (event.kept, event.problem) == ([], "[SOURCE_RIGHTS_MISSING] this user may not see it")

@@ -369,9 +369,10 @@ def since_last_run(settings: Settings, job: JobStatus) -> Reason | None:
     changed += [table for table in last.tables if tables.get(table) != last.tables[table]]
     news = [Reason.of(ReasonCode.FILES_SINCE_LAST_RUN, folders=", ".join(changed))] if changed else []
     try:
-        news += news_of(SourceEnds.from_json(last.ends), settings.confs)
+        ends = SourceEnds.from_json(last.ends)
     except (AttributeError, KeyError, TypeError):
         return Reason.of(ReasonCode.NEWS_NOT_KNOWN, cause="another release of Tautochrone ran")
+    news += news_of(ends, settings.confs)
     if news:
         return joined_reasons(news)
     if last.unknown is not None:

@@ -21,7 +21,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ from tautochrone.model import events
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.lake import Fork, LakeTable, Staged, TaskStage, TaskWriter
 from tautochrone.model.log_table import CHANGE_FILE, ChangeFile, KeyedTable
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode, joined_reasons
 from tautochrone.model.source import (
@@ -90,6 +91,7 @@ class LogFlow(PolledFlow):
     """Where the next round begins: the table's position, or that which the next commit gives it."""
     _acknowledged: int | None = None
     _next_alarms: float = 0.0
+    _is_behind: bool = False
     _left_to_spark: Reason | None = None
     """Why Spark wrote the last batch, if an event has said it."""
     _through_log: dict[str, Reason] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class LogFlow(PolledFlow):
     def _with_files(self, position: LogPosition, relations: Collection[str]) -> LogPosition:
         """When the first copy of these relations begins: where it may go into files of their tables."""
         tables = self.tables_of_copied_files() if relations else {}
-        began = {name: time.time_ns() // 1_000_000 for name in sorted(relations) if name in tables}
+        began = {name: now_ms() for name in sorted(relations) if name in tables}
         bulk = replace(position.bulk, in_files={**position.bulk.in_files, **began})
         return replace(position, bulk=bulk)
 
@@ -229,15 +231,15 @@ class LogFlow(PolledFlow):
             position = self._copy(position)
         try:
             batch = self.log.read(position, self.max_events)
-        except TautochroneError as error:
-            if not error.retryable:
-                # What the database keeps may say why.
+        except TautochroneError:
+            # What the database keeps may say why. Where it does not answer, the failed read says more.
+            with suppress(TautochroneError):
                 self._raise_alarms(position)
             raise
-        self._raise_alarms(batch.position, caught_up=batch.caught_up and not position.bulk.pending)
         if batch.copied_again:
             self._reached = self._resume(batch.position, batch.copied_again)
             self._report_source(batch)
+            self._raise_alarms(self._reached)
             return False
         bulk = batch.position.bulk.at(batch.position.point)
         source_ms = position.source_ms if batch.source_ms is None else batch.source_ms
@@ -255,7 +257,9 @@ class LogFlow(PolledFlow):
         self._report_source(batch)
         self._acknowledge(position)
         self._reached = position
-        return batch.caught_up and not position.bulk.pending
+        caught_up = batch.caught_up and not position.bulk.pending
+        self._raise_alarms(position, caught_up=caught_up)
+        return caught_up
 
     def _report_source(self, batch: LogBatch) -> None:
         """After a crash the batch is read again, and so the events come again."""
@@ -272,15 +276,18 @@ class LogFlow(PolledFlow):
             )
 
     def _raise_alarms(self, position: LogPosition, *, caught_up: bool = False) -> None:
-        """Now and then. Each alarm is repeated as long as its cause lasts.
+        """Now and then, and when a flow that was behind is so no more. Each alarm is repeated as long as its
+        cause lasts.
 
         Args:
+            position: up to which the table has everything.
             caught_up: everything that the log held a moment ago is up to the position, or is about nothing
                 that is captured.
         """
         now = time.monotonic()
-        if now < self._next_alarms:
+        if now < self._next_alarms and not (caught_up and self._is_behind):
             return
+        self._is_behind = not caught_up
         self._next_alarms = now + _ALARMS_INTERVAL_S
         warnings = self.log.alarms(position) if isinstance(self.log, RaisesAlarms) else ()
         for reason in warnings:
@@ -297,6 +304,7 @@ class LogFlow(PolledFlow):
         except TautochroneError as error:
             # The user of a flow may not be allowed to see it. A database that is gone fails the next read.
             problem = f"[{error.error_class}] {error.message}"
+        lag_ms = None if problem else position.lag_ms(lag, now_ms())
         self.emit(
             events.LogKept(
                 flow=self.name,
@@ -304,11 +312,7 @@ class LogFlow(PolledFlow):
                 source=self.log.name,
                 phase=position.phase,
                 lag=dict(lag),
-                lag_ms=0
-                if caught_up
-                else None
-                if problem
-                else position.lag_ms(lag, time.time_ns() // 1_000_000),
+                lag_ms=0 if caught_up else lag_ms,
                 kept=list(kept),
                 warnings=list(warnings),
                 problem=problem,
@@ -516,7 +520,7 @@ class ChangeFileWriter:
             fork = table.table.fork()
             if fork.commit_metadata is None or str(self.log_table) not in fork.commit_metadata.inputs:
                 continue
-            begun_ms = time.time_ns() // 1_000_000
+            begun_ms = now_ms()
             named = _log_row_of_file(self.log, rows.filter(pc.equal(rows["relation"], relation)), table, fork)
             if isinstance(named, Reason):
                 self._report(relation, named)

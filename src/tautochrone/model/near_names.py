@@ -75,10 +75,12 @@ def table_spellings(name: str) -> tuple[str, ...]:
 
 
 def matching_tables(text: str, known: Iterable[_Name]) -> list[_Name]:
-    """The tables that a user means by `text`, by name: any of their spellings, in any case.
+    """The tables that a user means by `text`, by name: any of their spellings, in any case. The whole name of
+    one means that one.
 
     >>> matching_tables("ORDERS", ["lake.shop.orders", "lake.depot.orders", "lake.shop.users"])
     ['lake.depot.orders', 'lake.shop.orders']
     """
-    typed = text.lower()
-    return sorted((name for name in known if typed in table_spellings(str(name).lower())), key=str)
+    tables, typed = list(known), text.lower()
+    named = [name for name in tables if str(name) == text]
+    return named or sorted((name for name in tables if typed in table_spellings(str(name).lower())), key=str)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, update
 
 from tautochrone.errors import MetaError
 from tautochrone.meta.database import tables as t
@@ -68,7 +68,9 @@ class SqlAlarms(Repository):
             return tuple(map(_alarm, rows))
 
     def changed_after(self, at_ms: int) -> tuple[Alarm, ...]:
-        query = select(t.alarms).where(or_(_A.fired_at_ms > at_ms, _A.resolved_at_ms > at_ms))
+        # As `Alarm.changed_at_ms`: by the clock of another machine an alarm may be over before it fired.
+        changed_at_ms = func.coalesce(_A.resolved_at_ms, _A.fired_at_ms)
+        query = select(t.alarms).where(changed_at_ms > at_ms)
         with self._read() as connection:
             alarms = map(_alarm, connection.execute(query.order_by(_A.id)))
             return tuple(sorted(alarms, key=lambda alarm: alarm.changed_at_ms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +78,9 @@ def verify_sink(
         SinkError: `SINK_SHOWS_NOTHING`, nothing was delivered yet; `SINK_CANNOT_AUDIT`.
         CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `CHECKPOINT_NOT_PUBLISHED`.
     """
-    sink = _opened(declaration)
+    delivered = any(sink.name == declaration.name and sink.delivered for sink in store.deliveries.sinks())
+    with _missing_objects(declaration.name, delivered=delivered):
+        sink = _opened(declaration)
     try:
         if not sink.capabilities.audits:
             raise SinkError(
@@ -85,7 +88,10 @@ def verify_sink(
                 f"Sink {declaration.name} ({declaration.format}) cannot tell what it holds",
                 sqlstate="0A000",
             )
-        published = _published(sink, declaration.name)
+        with _missing_objects(declaration.name, delivered=delivered):
+            published = sink.published()
+        if published is None:
+            raise _shows_nothing_error(declaration.name)
         auditor = _Auditor(session, lake, sink, declaration.name, published)
         if number is not None and number != published.checkpoint:
             _require_published(store, number)
@@ -105,23 +111,20 @@ def _opened(declaration: SinkDeclaration) -> Sink:
         try:
             return observe_sink(name, declaration.format, options)
         except SinkError as error:
-            if error.error_class == _OBJECTS_MISSING:
-                raise _shows_nothing_error(name) from error
             if error.error_class != _NOT_OBSERVED:
                 raise
     return open_sink(name, declaration.format, options)
 
 
-def _published(sink: Sink, name: str) -> Published:
+@contextmanager
+def _missing_objects(name: str, *, delivered: bool) -> Iterator[None]:
+    """What a sink lacks before the first delivery is not an error of its system; afterwards it is."""
     try:
-        published = sink.published()
+        yield
     except SinkError as error:
-        if error.error_class == _OBJECTS_MISSING:
+        if error.error_class == _OBJECTS_MISSING and not delivered:
             raise _shows_nothing_error(name) from error
         raise
-    if published is None:
-        raise _shows_nothing_error(name)
-    return published
 
 
 def _shows_nothing_error(name: str) -> SinkError:

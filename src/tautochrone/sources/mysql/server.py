@@ -105,11 +105,14 @@ def log_sizes(connection: Any) -> dict[int, int]:
 
 
 def lag_behind(connection: Any, position: LogPosition) -> dict[str, int]:
-    """How many bytes of the log are behind a position; empty: it is in the log of another server."""
+    """How many bytes of the log are behind a position; empty: it is in the log of another server, or in a
+    file that the server has no more."""
     if flavor_of(connection).log_name(connection) != server_of(position):
         return {}
     number, read = divmod(position.point - shift_of(position), 1 << OFFSET_BITS)
     sizes = log_sizes(connection)
+    if number not in sizes:
+        return {}
     return {"bytes": sum(size for file, size in sizes.items() if file >= number) - read}
 
 
@@ -125,7 +128,7 @@ def bytes_since(url: str, capture: str, position: LogPosition) -> int | str:
     with translated_errors(capture), closing(connect(address, _ANSWER_S)) as connection:
         behind = lag_behind(connection, position).get("bytes", -1)
     if behind < 0:
-        return f"the capture {capture} reads the log of another server, or one that began anew"
+        return f"the server no longer has the log that the capture {capture} has read"
     return behind
 
 
