@@ -131,7 +131,7 @@ def test_old_version_is_not_shown_where_the_heir_failed(world: World) -> None:
     ]
 
 
-def test_newest_checkpoint_of_a_moved_dataset_does_not_expire_before_the_heir_wrote_it(world: World) -> None:
+def test_newest_checkpoint_stays_until_the_heir_wrote(world: World) -> None:
     _published(world, heir_has_parts=True)
     world.move("a", "b")
     for number in (1, 3):

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from tests.sinks.publications.toy_lake import LINES, ToyLake, listed_versions
 
 
