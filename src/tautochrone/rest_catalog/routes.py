@@ -125,7 +125,7 @@ def _add_tables(app: FastAPI, catalog: _Catalog, read_points: ReadPoints, source
     @app.api_route(_TABLES + "/{table:path}", methods=_READ_METHODS)
     def table(prefix: str, namespace: str, table: str) -> Response:
         # Spark first asks for parquet.`/a/b` as a table, too: hence the path in the route.
-        body = catalog.load(prefix, TableName(source.catalog, _levels(namespace), table))
+        body = catalog.load(prefix, _table_name(source.catalog, namespace, table))
         return Response(body, media_type="application/json")
 
     @app.post(_TABLES + "/{table}/metrics", status_code=204)
@@ -139,7 +139,7 @@ def _add_tables(app: FastAPI, catalog: _Catalog, read_points: ReadPoints, source
     @app.api_route(_VIEWS + "/{view:path}", methods=_READ_METHODS)
     def view(prefix: str, namespace: str, view: str) -> dict[str, Any]:
         read_points.versions(prefix)
-        name = TableName(source.catalog, _levels(namespace), view)
+        name = _table_name(source.catalog, namespace, view, "View")
         stored_view = source.view(name)
         if stored_view is None:
             sentence = f"[TABLE_OR_VIEW_NOT_FOUND] No view {name.without_catalog}."
@@ -184,7 +184,24 @@ def _read_only_error() -> _RefusedError:
 
 
 def _levels(namespace: str) -> tuple[str, ...]:
-    return tuple(namespace.split("\x1f"))
+    levels = tuple(namespace.split("\x1f"))
+    if not all(map(_is_name, levels)):
+        message = f"[SCHEMA_NOT_FOUND] There is no namespace {'.'.join(levels)!r}."
+        raise _RefusedError(404, "NoSuchNamespaceException", message)
+    return levels
+
+
+def _table_name(catalog: str, namespace: str, table: str, kind: str = "Table") -> TableName:
+    levels = _levels(namespace)
+    if not _is_name(table):
+        message = f"[TABLE_OR_VIEW_NOT_FOUND] There is no {kind.lower()} {table!r}."
+        raise _RefusedError(404, f"NoSuch{kind}Exception", message)
+    return TableName(catalog, levels, table)
+
+
+def _is_name(name: str) -> bool:
+    """Whether it names something in its folder: a path would leave it, or spell another name differently."""
+    return name not in ("", ".", "..") and not {*name} & {"/", "\\", "\0"}
 
 
 class _Catalog:

@@ -409,8 +409,13 @@ def _jobs_without_new_input(
         revoked = newest is not None and newest.checkpoint_state == CheckpointState.REVOKED
         if newest is not None and newest.state == Part.DONE and not revoked:
             last[job] = newest.checkpoint
-    before = {number: intervals.cut_at(connection, number).versions for number in {*last.values()}}
-    candidates = {job for job, number in last.items() if topology.datasets(job) <= before[number].keys()}
+    cuts = {number: intervals.cut_at(connection, number) for number in {*last.values()}}
+    before = {number: cut.versions for number, cut in cuts.items()}
+    candidates = {
+        job
+        for job, number in last.items()
+        if (own := topology.datasets(job)) <= cuts[number].versions_for(job, own - topology.roots).keys()
+    }
     while True:
         now = dict(roots)
         for job in candidates:

@@ -106,7 +106,7 @@ def statuses_of(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
     kept_back = _kept_from_readers(connection)
     readable = _readable_cuts(connection, rows, done, complete_now, versions, topology)
     complete = {row.name: done[row.job] for row in rows if (row.job, row.name) in complete_now}
-    late = [row.name for row in rows if row.name not in complete and (row.job, row.name) in versions]
+    late = [row.name for row in rows if row.name not in complete and row.name in versions]
     complete |= _last_complete_checkpoints(connection, late)
     observed = observed_up_to(connection, topology, {name: cut.number for name, cut in complete.items()})
     observed_by_readers = observed_up_to(connection, topology, {n: cut.number for n, cut in readable.items()})
@@ -114,7 +114,7 @@ def statuses_of(connection: Connection, now: int) -> tuple[DatasetStatus, ...]:
     first_failures = _first_failures(connection, errors, complete)
     for row in rows:
         job, cut = jobs[row.job], complete.get(row.name)
-        version = versions.get((row.job, row.name))
+        version = versions.get(row.name)
         status = _status(row, version, cut, job, errors.get(row.name), observed.get(row.name), now)
         status = _with_failure(status, job, first_failures.get(row.name))
         if row.name in kept_back:
@@ -246,13 +246,13 @@ def _readable_cuts(
     rows: Sequence[Row[Any]],
     done: Mapping[str, _Cut],
     complete_now: Collection[tuple[str, str]],
-    versions: Collection[tuple[str, str]],
+    versions: Collection[str],
     topology: Topology,
 ) -> dict[str, _Cut]:
     """By table the newest checkpoint at which strong readers see it. Related tables share one query, and need
     it only where one of them is late."""
-    built = {row.name: row.job for row in rows if (row.job, row.name) in versions}
-    ever_built = {name for _, name in versions}
+    built = {row.name: row.job for row in rows if row.name in versions}
+    ever_built = {*versions}
     remaining = set(built)
     result: dict[str, _Cut] = {}
     late: dict[str, int] = {}
@@ -303,17 +303,15 @@ def _newest_cuts(connection: Connection, *, done: bool = False) -> dict[str, _Cu
     return {row.job: _Cut(row.number, row.cut_at_ms) for row in connection.execute(query)}
 
 
-def _newest_versions(connection: Connection) -> dict[tuple[str, str], str]:
+def _newest_versions(connection: Connection) -> dict[str, str]:
     top = (
-        select(_V.job, _V.table_name, func.max(_V.from_checkpoint).label("start"))
-        .group_by(_V.job, _V.table_name)
-        .subquery()
+        select(_V.table_name, func.max(_V.from_checkpoint).label("start")).group_by(_V.table_name).subquery()
     )
     query = select(t.versions).join(
         top,
-        (_V.job == top.c.job) & (_V.table_name == top.c.table_name) & (_V.from_checkpoint == top.c.start),
+        (_V.table_name == top.c.table_name) & (_V.from_checkpoint == top.c.start),
     )
-    return {(row.job, row.table_name): row.version for row in connection.execute(query)}
+    return {row.table_name: row.version for row in connection.execute(query)}
 
 
 def _complete_at(connection: Connection, done: dict[str, _Cut]) -> set[tuple[str, str]]:
@@ -335,8 +333,8 @@ def _last_complete_checkpoints(connection: Connection, names: Collection[str]) -
     newest = (
         select(_C.number)
         .join(t.versions, _covers(_C.number))
-        .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == _D.job))
-        .where(_V.table_name == _D.name, _V.job == _D.job)
+        .join(t.checkpoint_jobs, (_P.checkpoint == _C.number) & (_P.job == _V.job))
+        .where(_V.table_name == _D.name)
         .where(_P.state == Part.DONE.value, _C.state.in_(VISIBLE_STATES))
         .order_by(_C.number.desc())
         .limit(1)

@@ -49,7 +49,6 @@ __all__ = [
     "recorded",
     "repair",
     "retire",
-    "transfer",
 ]
 
 
@@ -67,6 +66,25 @@ def _cut() -> Select[Any]:
         .group_by(_P.job)
         .subquery()
     )
+    # A job that took the table over has done its part since: what it has not recorded there is not there.
+    later, owner = t.versions.alias(), t.datasets.c
+    heirs = select(later.c.job).where(
+        later.c.table_name == _V.table_name,
+        later.c.from_checkpoint > _V.from_checkpoint,
+        later.c.from_checkpoint <= number,
+    )
+    owners = select(owner.job).where(owner.name == _V.table_name, owner.retired.is_(False))
+    parts_since = points.alias()
+    is_taken_over = (
+        select(parts_since.c.job)
+        .where(
+            parts_since.c.job != _V.job,
+            parts_since.c.number > _V.to_checkpoint,
+            or_(parts_since.c.job.in_(owners), parts_since.c.job.in_(heirs)),
+        )
+        .exists()
+    )
+    was_retired = _V.to_checkpoint.is_not(None) & _V.ended_by.is_(None)
     return (
         select(_V.job, _V.table_name, _V.version, _V.is_root, _V.confirmed)
         .join(points, (_V.job == points.c.job) & (_V.from_checkpoint <= points.c.number), isouter=True)
@@ -76,10 +94,11 @@ def _cut() -> Select[Any]:
                 & (_V.from_checkpoint <= number)
                 & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= number),
                 points.c.number.is_not(None)
-                & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= points.c.number),
+                & or_(_V.to_checkpoint.is_(None), _V.to_checkpoint >= points.c.number)
+                & ~(was_retired & is_taken_over),
             )
         )
-        .order_by(_V.id)
+        .order_by(_V.from_checkpoint, _V.id)
     )
 
 
@@ -114,11 +133,22 @@ CONFIRMED_VERSION = select(_V.version).where(
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The tables at one checkpoint: the version of each, and the part of each job that takes part."""
+    """The tables at one checkpoint: the version of each, the part of each job that takes part, and the job
+    that recorded each version."""
 
     versions: Mapping[str, str]
     roots: frozenset[str]
     parts: Mapping[str, str]
+    writers: Mapping[str, str]
+
+    def versions_for(self, job: str, own: Collection[str]) -> dict[str, str]:
+        """The versions, without those of `own` tables of the job that it has taken over from another one
+        and not written itself yet."""
+        return {
+            name: version
+            for name, version in self.versions.items()
+            if name not in own or self.writers[name] == job
+        }
 
 
 def _current(connection: Connection, job: str, table: str) -> Row[Any] | None:
@@ -210,9 +240,7 @@ def repair(connection: Connection, job: str, table: str, version: str, number: i
     """Fill a gap from a published checkpoint on, up to the next failure or version of the table."""
     f = t.failures.c
     failed = select(func.min(f.checkpoint)).where(f.dataset == table, f.checkpoint > number)
-    known = select(func.min(_V.from_checkpoint)).where(
-        _V.job == job, _V.table_name == table, _V.from_checkpoint > number
-    )
+    known = select(func.min(_V.from_checkpoint)).where(_V.table_name == table, _V.from_checkpoint > number)
     bounds = [connection.execute(query).scalar() for query in (failed, known)]
     following = [bound for bound in bounds if bound is not None]
     end = min(following) - 1 if following else None
@@ -260,11 +288,6 @@ def confirm(connection: Connection, job: str, number: int) -> None:
     connection.execute(update(t.versions).where(current).values(confirmed=number))
 
 
-def transfer(connection: Connection, table: str, job: str) -> None:
-    """Make `job` the writer of the table's recorded versions."""
-    connection.execute(update(t.versions).where(_V.table_name == table).values(job=job))
-
-
 def cut_at(
     connection: Connection, number: int, *, only: Collection[str] | None = None, done_only: bool = False
 ) -> Cut:
@@ -284,6 +307,7 @@ def cut_at(
     else:
         rows = connection.execute(_CUT_OF_SOME, {"number": number, "only": list(only)}).all()
     versions: dict[str, str] = {}
+    writers: dict[str, str] = {}
     roots = set()
     for row in rows:
         part = parts.get(row.job)
@@ -291,10 +315,10 @@ def cut_at(
             continue
         if part == Part.SKIPPED and not (row.is_root and row.confirmed >= number):
             continue
-        versions[row.table_name] = row.version
+        versions[row.table_name], writers[row.table_name] = row.version, row.job
         if row.is_root and (part is not None or row.job == EXTERNAL):
             roots.add(row.table_name)
-    return Cut(versions, frozenset(roots), parts)
+    return Cut(versions, frozenset(roots), parts, writers)
 
 
 def is_live(without: Collection[int] = ()) -> ColumnElement[bool]:
@@ -313,7 +337,6 @@ def has_newer() -> ColumnElement[bool]:
     return (
         select(later.c.id)
         .where(
-            later.c.job == _V.job,
             later.c.table_name == _V.table_name,
             later.c.from_checkpoint > _V.from_checkpoint,
         )
@@ -340,7 +363,8 @@ def _is_needed_by(connection: Connection, number: int, job: str) -> bool:
     if following is None:
         return True
     d = t.datasets.c
-    alive = select(d.name).where(d.job == job, d.retired.is_(False))
+    # Also those that another job has taken over since.
+    alive = select(d.name).where(d.retired.is_(False))
     return (
         connection.execute(
             select(_V.id)

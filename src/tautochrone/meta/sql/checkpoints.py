@@ -522,10 +522,14 @@ class SqlCheckpoints(Repository):
             if row is None:
                 return None
             cut = row_cut(connection, row)
+            own: set[str] = set()
+            if {*cut.writers.values()} - {job, EXTERNAL}:
+                topology = read_topology(connection)
+                own = topology.datasets(job) - topology.roots
             later = connection.execute(revoked.where(_C.number > row.number).limit(1)).first()
             return DonePart(
                 checkpoint=as_checkpoint(connection, row, cut),
-                versions=as_versions(cut.versions),
+                versions=as_versions(cut.versions_for(job, own)),
                 is_followed_by_revoked=later is not None,
             )
 

@@ -50,7 +50,7 @@ from tautochrone.meta.queries.topology import direct_inputs, read_topology, requ
 from tautochrone.meta.sql.revisions import rename_job_of_plans, unfinished_revisions
 from tautochrone.model.checkpoint import InvariantEntry
 from tautochrone.model.definitions import DatasetKind
-from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, Part, RunProcess
+from tautochrone.model.jobs import JOB_LEASE_MS, Claim, JobState, JobStatus, Liveness, RunProcess
 from tautochrone.model.moments import iso_timestamp
 from tautochrone.model.names import Fence, TableName
 from tautochrone.model.project_build import BuildState
@@ -601,7 +601,9 @@ def _register_dataset(
         )
     else:
         if row.job != job:
-            _transfer(connection, name, row.job, job)
+            # The recorded versions stay those of the job that wrote them: its parts say where they count.
+            is_report = (t.reports.c.job == row.job) & (t.reports.c.table_name == name)
+            connection.execute(update(t.reports).where(is_report).values(job=job))
         if any(getattr(row, column) != value for column, value in values.items()):
             connection.execute(update(t.datasets).where(_D.name == name).values(**values))
     if {*map(str, entry.inputs)} == {*inputs}:
@@ -609,19 +611,6 @@ def _register_dataset(
     connection.execute(delete(t.dataset_inputs).where(t.dataset_inputs.c.dataset == name))
     for table in sorted(map(str, entry.inputs)):
         connection.execute(insert(t.dataset_inputs).values(dataset=name, input=table))
-
-
-def _transfer(connection: Connection, name: str, before: str, job: str) -> None:
-    """Move the recorded versions of a table to its new job, and up to which checkpoint they are complete."""
-    intervals.transfer(connection, name, job)
-    connection.execute(update(t.reports).where(t.reports.c.table_name == name).values(job=job))
-    done = select(func.max(_P.checkpoint)).where(_P.job == before, _P.state == Part.DONE.value)
-    newest = connection.execute(done).scalar()
-    parts_of_job = select(_P.checkpoint).where(_P.job == job)
-    if newest is not None and connection.execute(parts_of_job).first() is None:
-        connection.execute(
-            insert(t.checkpoint_jobs).values(checkpoint=newest, job=job, state=Part.DONE.value)
-        )
 
 
 def _retire(connection: Connection, job: str, name: str) -> None:

@@ -326,6 +326,8 @@ class PublicationSink(TransactionSteps):
             published = Published(transaction=transaction, versions=intent.versions)
             # A table whose log is gone begins again.
             heads = {t: head for t, head in state.heads.items() if self._table(t).head() is not None}
+            for table in state.heads.keys() - heads.keys():
+                self._forget_versions(table)
             state = self._states_folder.change(
                 state, heads=heads, decision=Decision(published, dict(self._staged))
             )
@@ -354,6 +356,7 @@ class PublicationSink(TransactionSteps):
         heads = dict(state.heads)
         for table, commit in decision.commits.items():
             if table in heads and self._table(table).head() is None:
+                self._forget_versions(table)
                 del heads[table]
                 continue
             self._table(table).commit(commit)
@@ -492,7 +495,8 @@ class PublicationSink(TransactionSteps):
         if self._names(state, table):
             heads = {name: head for name, head in state.heads.items() if name != table}
             self._states_folder.change(state, heads=heads, published=_without(state.published, table))
-        # What a checkpoint listed of it stays listed: readers are told that the folder is gone.
+        # A new table of this name counts its versions anew.
+        self._forget_versions(table)
         remove_folder(self._table_folder(table), last=self._log_folder)
         self._tables.pop(table, None)
 
