@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import struct
 import uuid
 import zlib
@@ -52,7 +53,7 @@ def shown(version: ForeignVersion) -> dict[str, dict[str, Any]]:
 
 def replayed(before: ForeignVersion, table: ForeignTable, newest: ForeignVersion) -> set[str] | None:
     """The files of the newest version by the steps since an older one."""
-    steps = table.steps_since(ShownVersion(before.identity, before.number), has_same_columns=True)
+    steps = table.steps_since(ShownVersion.of(before), has_same_columns=True)
     if steps is None:
         return None
     files = {*before.files}
@@ -193,6 +194,29 @@ def rewritten(folder: Path, edit: Callable[[dict[str, Any]], object]) -> Foreign
         edit(line)
     path.write_text("\n".join(map(json.dumps, lines)))
     return delta_table(folder)
+
+
+@pytest.mark.parametrize("is_same_process", [False, True])
+@pytest.mark.parametrize("later", [0, 1, 2, 3])
+def test_a_backup_that_is_put_back_is_followed_as_a_whole(
+    tmp_path: Path, later: int, is_same_process: bool
+) -> None:
+    folder, backup = tmp_path / "t", tmp_path / "backup"
+    for number in range(4):
+        deltalake.write_deltalake(folder, rows(number), mode="append")
+        if number == 1:
+            shutil.copytree(folder, backup)
+    table = delta_table(folder)
+    before = table.newest()
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    for number in range(later):
+        deltalake.write_deltalake(folder, rows(20 + number), mode="append")
+    table = table if is_same_process else delta_table(folder)
+    newest = table.newest()
+    assert ShownVersion.of(newest) != ShownVersion.of(before)
+    assert shown(newest).keys() == locations(folder).keys()
+    assert table.steps_since(ShownVersion.of(before), has_same_columns=True) is None
 
 
 @pytest.mark.parametrize(

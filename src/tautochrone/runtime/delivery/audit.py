@@ -78,8 +78,7 @@ def verify_sink(
         SinkError: `SINK_SHOWS_NOTHING`, nothing was delivered yet; `SINK_CANNOT_AUDIT`.
         CheckpointUnavailableError: `CHECKPOINT_NOT_FOUND`, `CHECKPOINT_NOT_PUBLISHED`.
     """
-    delivered = any(sink.name == declaration.name and sink.delivered for sink in store.deliveries.sinks())
-    with _missing_objects(declaration.name, delivered=delivered):
+    with _missing_objects(store, declaration.name):
         sink = _opened(declaration)
     try:
         if not sink.capabilities.audits:
@@ -88,7 +87,7 @@ def verify_sink(
                 f"Sink {declaration.name} ({declaration.format}) cannot tell what it holds",
                 sqlstate="0A000",
             )
-        with _missing_objects(declaration.name, delivered=delivered):
+        with _missing_objects(store, declaration.name):
             published = sink.published()
         if published is None:
             raise _shows_nothing_error(declaration.name)
@@ -117,14 +116,15 @@ def _opened(declaration: SinkDeclaration) -> Sink:
 
 
 @contextmanager
-def _missing_objects(name: str, *, delivered: bool) -> Iterator[None]:
+def _missing_objects(store: Store, name: str) -> Iterator[None]:
     """What a sink lacks before the first delivery is not an error of its system; afterwards it is."""
     try:
         yield
     except SinkError as error:
-        if error.error_class == _OBJECTS_MISSING and not delivered:
-            raise _shows_nothing_error(name) from error
-        raise
+        delivered = any(sink.delivered for sink in store.deliveries.sinks() if sink.name == name)
+        if error.error_class != _OBJECTS_MISSING or delivered:
+            raise
+        raise _shows_nothing_error(name) from error
 
 
 def _shows_nothing_error(name: str) -> SinkError:

@@ -11,6 +11,7 @@ and a feature that is not known here is refused by its name.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -76,6 +77,7 @@ class LogState:
         folder: of the table, as Hadoop spells it.
         adds: by location. Writers may spell the path of a file in one way when it comes, and in another one
             when it goes.
+        digest: of the file of the version; empty: the writer's clean-up took it.
     """
 
     folder: str
@@ -83,6 +85,7 @@ class LogState:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     adds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    digest: str = ""
 
     def take(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Apply actions. Removes come first: a file with another deletion vector is in both."""
@@ -144,14 +147,24 @@ class DeltaLog:
                 return None
         try:
             while self._storage.stamp(self._path(state.version + 1)) is not None:
-                lines = self._lines(state.version + 1)
-                state.take(lines)
-                state.version += 1
+                self._take_commit(state, state.version + 1)
         except BaseException:
             self._state = None
             raise
         self._stamp = self._stamp_of(state.version)
         return state
+
+    def digest(self, version: int) -> str | None:
+        """Tells a version from another one that had its number before the log was put back; None: the log no
+        longer has its file.
+
+        Raises:
+            OSError: as of `newest`.
+        """
+        try:
+            return _digest(self._storage.read(self._path(version)))
+        except FileNotFoundError:
+            return None
 
     def remembered(self, version: int) -> Remembered | None:
         """What a version did; None: the log no longer has it.
@@ -192,8 +205,8 @@ class DeltaLog:
         for version in range(state.version + 1, newest + 1):
             if version not in commits:
                 raise LogError(f"the log has version {newest} and not version {version}")
-            state.take(self._lines(version))
-            state.version = version
+            self._take_commit(state, version)
+        state.digest = state.digest or self.digest(newest) or ""
         if not state.metadata or not state.protocol:
             raise LogError("the log has no metadata or no protocol")
         return state
@@ -224,6 +237,12 @@ class DeltaLog:
         except pa.ArrowException as error:
             raise LogError(f"{path} cannot be read: {error}") from error
 
+    def _take_commit(self, state: LogState, version: int) -> None:
+        path = self._path(version)
+        content = self._storage.read(path)
+        state.take(_parsed(path, content))
+        state.version, state.digest = version, _digest(content)
+
     def _lines(self, version: int) -> list[Mapping[str, Any]]:
         path = self._path(version)
         return _parsed(path, self._storage.read(path))
@@ -233,6 +252,10 @@ class DeltaLog:
 
     def _path(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.json"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:

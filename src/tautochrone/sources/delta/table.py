@@ -81,7 +81,8 @@ class DeltaTable:
                 sqlstate="42P01",
             )
         known = self._version
-        if known is not None and (known.identity, known.number) == (state.metadata["id"], state.version):
+        shown = str(state.metadata["id"]), state.version, state.digest
+        if known is not None and (known.identity, known.number, known.stamp) == shown:
             return known
         self._require_known_features(state)
         fields = self._fields(state.metadata)
@@ -104,6 +105,7 @@ class DeltaTable:
             fields=fields,
             partition_columns=partitions,
             files={file.location: file for _, file in self._files.values()},
+            stamp=state.digest,
         )
         return self._version
 
@@ -111,17 +113,8 @@ class DeltaTable:
         newest, log = self._version, self._log
         assert newest is not None
         assert log is not None
-        if shown.identity != newest.identity or shown.number > newest.number:
-            return None
-        done: list[Remembered] = []
-        with self._log_errors():
-            for version in range(shown.number + 1, newest.number + 1):
-                remembered = log.remembered(version)
-                if remembered is None:
-                    # The writer's clean-up took it.
-                    return None
-                done.append(remembered)
-        if any(each.metadata is not None and each.metadata["id"] != shown.identity for each in done):
+        done = self._remembered_since(log, shown, newest)
+        if done is None:
             return None
         # With other columns in between, files of that time are not looked at.
         changes = [_columns_key(each.metadata) for each in done if each.metadata is not None]
@@ -157,6 +150,35 @@ class DeltaTable:
             ) from error
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _remembered_since(
+        self, log: DeltaLog, shown: ShownVersion, newest: ForeignVersion
+    ) -> list[Remembered] | None:
+        """What the versions after the one that is shown did; None: the log does not tell."""
+        if shown.identity != newest.identity or shown.number > newest.number:
+            return None
+        done: list[Remembered] = []
+        with self._log_errors():
+            if not self._has_commit(log, shown, newest):
+                return None
+            for version in range(shown.number + 1, newest.number + 1):
+                remembered = log.remembered(version)
+                if remembered is None:
+                    # The writer's clean-up took it.
+                    return None
+                done.append(remembered)
+        if any(each.metadata is not None and each.metadata["id"] != shown.identity for each in done):
+            return None
+        return done
+
+    def _has_commit(self, log: DeltaLog, shown: ShownVersion, newest: ForeignVersion) -> bool:
+        """Whether the log has the version that is shown. After a backup was put back it may have another one
+        of that number."""
+        if not shown.stamp:
+            return True
+        digest = newest.stamp if shown.number == newest.number else log.digest(shown.number)
+        # Of the newest version the checkpoint of the log is enough.
+        return digest == shown.stamp or (digest == "" and shown.number == newest.number)
 
     def _require_known_features(self, state: LogState) -> None:
         reader = int(state.protocol.get("minReaderVersion") or 1)
