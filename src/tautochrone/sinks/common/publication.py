@@ -508,6 +508,8 @@ class PublicationSink(TransactionSteps):
         is_copied = isinstance(before, S3Path) and self._names(state, old)
         if after.is_dir() and (is_copied or before.is_dir()):
             raise name_taken_error(self.name, new, str(after), "folder", str(self._folder))
+        # The lists have the former name and its folder, which a new table may get.
+        self._forget_versions(old)
         if is_copied:
             # Whoever finds both folders knows by the state which one is a copy.
             state = self._states_folder.change(state, move=(old, new))
