@@ -13,9 +13,9 @@ LATER = replace(LINES, table="later")
 
 
 @pytest.mark.parametrize("event", ["dropped", "removed by hand", "renamed"])
-@pytest.mark.parametrize("format", ["delta", "hudi", "paimon"])
-def test_lists_name_no_version_of_another_table(tmp_path: Path, format: str, event: str) -> None:
-    lake = ToyLake(tmp_path, format=format)
+@pytest.mark.parametrize("kind", ["delta", "hudi", "paimon"])
+def test_lists_name_no_version_of_another_table(tmp_path: Path, kind: str, event: str) -> None:
+    lake = ToyLake(tmp_path, format=kind)
     for _ in range(2):
         lake.add()
     lake.deliver()
