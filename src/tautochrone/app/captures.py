@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,6 +10,7 @@ from tautochrone.app.open import Project
 from tautochrone.errors import TautochroneError
 from tautochrone.model.lake import TableVersion
 from tautochrone.model.log_table import LOG_RETENTION
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName, Version
 from tautochrone.model.reason import Reason
 from tautochrone.model.source import AwaitsTransactions, ChangeLog, KeepsLogs, KeptLog, SetsTablesAside
@@ -154,9 +154,7 @@ def _status(
         chunks_left=0 if position is None else position.bulk.chunks_left,
         chunks_done=0 if position is None else position.bulk.chunks_done,
         lag=lag,
-        lag_ms=None
-        if position is None or error is not None
-        else position.lag_ms(lag, time.time_ns() // 1_000_000),
+        lag_ms=None if position is None or error is not None else position.lag_ms(lag, now_ms()),
         rates=rates,
         kept=kept,
         waits_for=waits_for,

@@ -13,7 +13,6 @@ batch b: 5. the table already has b with the same offsets: skip it
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +44,7 @@ from tautochrone.model import events
 from tautochrone.model.definitions import Expectation, ExpectationCount
 from tautochrone.model.effects import Step
 from tautochrone.model.lake import CommitMetadata, Staged
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.model.source import BadRecords
@@ -143,7 +143,7 @@ class FlowQuery(SparkQuery):
                 self._move_to(position)
             self._evaluated = session, rows
             self._sources = sources_of(rows)
-            self._began_ms = time.time_ns() // 1_000_000
+            self._began_ms = now_ms()
             start_callback_server(session)
             self._malformed = self._malformed_records()
             counted = self._malformed.begin(session, rows)

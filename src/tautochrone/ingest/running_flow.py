@@ -9,7 +9,6 @@ thread:  3. rounds, until the source has no more   4. a pause and rounds again, 
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from tautochrone.ingest.source_observations import SourceObservations
 from tautochrone.ingest.stream_errors import batch_error
 from tautochrone.model.events import Emit
 from tautochrone.model.lake import Staged
+from tautochrone.model.moments import now_ms
 from tautochrone.model.names import TableName
 
 __all__ = ["PolledFlow", "RunningFlow"]
@@ -186,7 +186,7 @@ class PolledFlow(ABC):
         try:
             self._before_first_round()
             while not stopping.is_set():
-                began_ms = time.time_ns() // 1_000_000
+                began_ms = now_ms()
                 took_all = self._round()
                 self._rounds += 1
                 if took_all:
@@ -200,7 +200,7 @@ class PolledFlow(ABC):
             self._close()
 
     def _staged_nothing(self) -> Staged:
-        return Staged(table=self.table, files=(), rows=0, at_ms=time.time_ns() // 1_000_000)
+        return Staged(table=self.table, files=(), rows=0, at_ms=now_ms())
 
 
 def _seconds(processing_time: object) -> float:

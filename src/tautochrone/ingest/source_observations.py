@@ -9,7 +9,6 @@ batch planned earlier, says nothing.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from tautochrone.errors import IngestError
 from tautochrone.model import limits
 from tautochrone.model.lake import CommitMetadata
+from tautochrone.model.moments import now_ms
 from tautochrone.model.source_position import LogPosition, SnapshotPosition, SourcePosition, SparkPosition
 
 __all__ = ["ObservedSource", "SourceObservations", "position_of", "took_all"]
@@ -71,7 +71,7 @@ class SourceObservations:
         if len(self._times) >= limits.MAX_SOURCE_OBSERVATIONS:
             # A batch that runs for long: every second one will do, the newest among them.
             self._times = deque(list(self._times)[1::2])
-        self._times.append((store_ms, time.time_ns() // 1_000_000))
+        self._times.append((store_ms, now_ms()))
 
     def took_all_since(self, began_ms: int) -> None:
         """What the sources held at `began_ms`, by this machine's clock, is committed and reported."""

@@ -21,7 +21,6 @@ In a definition file:
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from pyspark.sql.types import (
 )
 
 from tautochrone.errors import IngestError
+from tautochrone.model.moments import now_ms
 from tautochrone.model.source import CHANGE_LOG_LIMITS, LogBatch, RateLimitOptions
 from tautochrone.model.source_position import BulkProgress, LogPosition
 from tautochrone.sources.registry import register_change_log
@@ -113,7 +113,7 @@ class ToyDatabase:
 
     def transaction(self, *changes: Change, committed_at_ms: int | None = None) -> int:
         """Commit; answers the point of the transaction. Without a time, it is now."""
-        at_ms = time.time_ns() // 1_000_000 if committed_at_ms is None else committed_at_ms
+        at_ms = now_ms() if committed_at_ms is None else committed_at_ms
         with self.connect() as connection:
             connection.execute("BEGIN IMMEDIATE")
             point = int(connection.execute("SELECT point FROM counter").fetchone()[0]) + 1
