@@ -13,22 +13,19 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from tautochrone.model import limits
 from tautochrone.model.names import TableName
 from tautochrone.model.reason import Reason, ReasonCode
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, session_settings, tuned_session
+from tautochrone.spark.analysis.session_context import dataframe_of_plan, tuned_session
 from tautochrone.spark.execute import driver_scan
 from tautochrone.spark.execute.driver_scan import (
     held_in_driver,
     job_reasons,
     note_many_rows,
-    over_held_rows,
     stored_positions,
 )
-from tautochrone.spark.execute.materialize import computed_on_executors, few_rows, local_relation
-from tautochrone.spark.execute.multiset_diff import DriverDiff, multiset_diff
+from tautochrone.spark.execute.materialize import computed_on_executors, local_relation
 from tautochrone.spark.translate.literals import in_list, literals
 
 pytestmark = pytest.mark.spark
@@ -278,96 +275,6 @@ def test_many_splits_and_files_that_are_gone_are_left_to_a_job(spark: SparkSessi
     assert reason.params["table"] == pairs
     assert file.name in reason.params["text"]
     file.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("query", "operator"),
-    [
-        ("SELECT k, count(*), sum(v) FROM {t} GROUP BY k ORDER BY k OFFSET 1", "CollectLimit"),
-        ("SELECT * FROM {t} UNION ALL SELECT upper(k), v + 1 FROM {t} WHERE v >= 0", None),
-        ("SELECT v, rank() OVER (PARTITION BY k ORDER BY v) FROM {t}", None),
-        (
-            "SELECT k, sum(v) FROM {t} GROUP BY CUBE (k, v)",
-            "Exchange",
-        ),
-        ("SELECT k, v FROM {t} WHERE false", None),
-        ("SELECT CAST(k AS CHAR(3)) = 'a' FROM {t}", None),
-        (
-            "WITH c AS (SELECT max(v) v FROM {t} GROUP BY k) SELECT v FROM c UNION ALL SELECT -v FROM c",
-            None,
-        ),
-    ],
-)
-def test_queries_over_held_rows(spark: SparkSession, pairs: str, query: str, operator: str | None) -> None:
-    rows = spark.sql(query.format(t=pairs))
-    expected = bag(rows)
-    local = over_held_rows(rows)
-    assert local is not None
-    assert local.schema == rows.schema
-    with (
-        tuned_session(spark, delta_rows=10, input_rows=10),
-        session_settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}),
-        job_reasons() as reasons,
-    ):
-        before = jobs(spark)
-        relation = few_rows(local, 100)
-        left = [] if operator is None else [Reason.of(ReasonCode.OPERATOR_OF_JOBS, operator=operator)]
-        assert (jobs(spark) > before, reasons.take()) == (operator is not None, left)
-    assert bag(dataframe_of_plan(spark, relation)) == expected
-
-
-@pytest.mark.parametrize(
-    ("query", "part"),
-    [
-        ("SELECT k FROM {t} WHERE v = (SELECT max(v) FROM {t})", "Aggregate"),
-        ("SELECT id FROM range(3)", "Range"),
-        ("SELECT k FROM {t} UNION ALL SELECT 'x'", "OneRowRelation"),
-        ("SELECT a.k FROM {t} a JOIN {t} b ON a.v < b.v", "Join"),
-        ("SELECT k, u FROM {t} LATERAL VIEW explode(array(1, 2)) AS u", "Generate"),
-        ("SELECT input_file_name(), k FROM {t}", "Project"),
-        ("SELECT rand(), k FROM {t}", "Project"),
-        # Of these columns Iceberg reads deleted rows too.
-        ("SELECT _file, k FROM {t}", "DataSourceV2Relation"),
-    ],
-)
-def test_queries_that_are_not_over_held_rows(spark: SparkSession, pairs: str, query: str, part: str) -> None:
-    with job_reasons() as reasons:
-        assert over_held_rows(spark.sql(query.format(t=pairs))) is None
-    assert reasons.take() == [Reason.of(ReasonCode.READ_NOT_SIMPLE, part=part)]
-
-
-def test_limits_of_held_rows(spark: SparkSession, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = spark.table(pairs)
-    twice = rows.union(rows)
-    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 5)
-    assert over_held_rows(twice) is not None
-    monkeypatch.setattr(limits, "MAX_DRIVER_ROWS", 4)
-    with job_reasons() as reasons:
-        assert over_held_rows(twice) is None
-    assert reasons.take() == [Reason.of(ReasonCode.READ_MANY_ROWS, table=pairs, limit=4)]
-    monkeypatch.undo()
-    # 5 rows of 32 bytes fit, the same ones twice do not.
-    monkeypatch.setattr(limits, "MAX_DRIVER_BYTES", 200)
-    assert over_held_rows(rows) is not None
-    with job_reasons() as reasons:
-        assert over_held_rows(twice) is None
-    assert reasons.take() == [Reason.of(ReasonCode.READ_ROWS_LARGE, table=pairs, limit=200)]
-
-
-def test_held_rows_differ_as_those_of_a_job(spark: SparkSession, table: str) -> None:
-    """All types; NULL, NaN and both zeros in them."""
-    rows = spark.table(table)
-    old = rows.select("*", "_file", "_pos")
-    new = rows.where("id <> 2").unionAll(rows.where("id IN (0, 5)")).withColumn("f", -sf.col("f"))
-    local_new = over_held_rows(new)
-    assert local_new is not None
-    by_jobs = multiset_diff(old, new, few=True)
-    by_driver = multiset_diff(in_driver(old).coalesce(1), local_new, few=True)
-    assert isinstance(by_jobs, DriverDiff)
-    assert isinstance(by_driver, DriverDiff)
-    assert bag(by_driver.inserts) == bag(by_jobs.inserts) != Counter()
-    assert bag(by_driver.removed) == bag(by_jobs.removed) != Counter()
-    assert by_driver.deletes == by_jobs.deletes
 
 
 def test_a_plan_of_several_tasks_is_a_job(spark: SparkSession) -> None:

@@ -6,8 +6,7 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JJavaError
@@ -17,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from tautochrone.errors import RefreshError
 from tautochrone.ingest.staging import align, expectation_counts, require_expectations_met, stage_expected
-from tautochrone.model import limits
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.checkpoint import NodeRefresh, Refresh, RefreshMode, RefreshPolicy
 from tautochrone.model.definitions import Expectation
@@ -27,7 +25,6 @@ from tautochrone.model.lake import (
     CommitMetadata,
     Fork,
     LakeTable,
-    Staged,
     TableDefinition,
 )
 from tautochrone.model.names import TableName, Version, describe_files, quoted
@@ -55,13 +52,11 @@ from tautochrone.runtime.views.choose_mode import (
 )
 from tautochrone.runtime.views.incremental import IncrementalRefresh
 from tautochrone.runtime.views.plans import Planned, Plans
-from tautochrone.spark.analysis.analyzed_plan import analyzed_plan, substitute_leaves
+from tautochrone.spark.analysis.analyzed_plan import substitute_leaves
 from tautochrone.spark.analysis.current_time import with_fixed_time
-from tautochrone.spark.analysis.session_context import dataframe_of_plan, session_settings, tuned_session
-from tautochrone.spark.execute.driver_scan import held_in_driver, over_held_rows
 from tautochrone.spark.execute.engine import TableDelta
 from tautochrone.spark.execute.expectations import violations, without_flags
-from tautochrone.spark.execute.materialize import few_rows, fits_on_driver
+from tautochrone.spark.execute.materialize import fits_on_driver
 from tautochrone.spark.execute.multiset_diff import (
     DriverDiff,
     has_floats,
@@ -69,7 +64,6 @@ from tautochrone.spark.execute.multiset_diff import (
     surviving_rows,
     ungroupable_column,
 )
-from tautochrone.spark.jvm.driver_calls import select_expressions
 from tautochrone.spark.jvm.errors import problem_of
 
 __all__ = ["ViewRefresher", "checked_rows", "flagged_rows", "is_redefined", "refresh_view"]
@@ -202,10 +196,6 @@ def is_redefined(task: RefreshTask, lake: LakeCatalog, definition: TableDefiniti
     return bool(lake.schema(task.name).simpleString() != definition.schema.simpleString())
 
 
-_WITHOUT_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
-"""Each broadcast is a job. In one task a sort or a hash table takes less."""
-
-
 @dataclass(frozen=True, slots=True)
 class _FullComputation:
     """A refresh that evaluates the view's query, over all rows or over added ones."""
@@ -231,9 +221,7 @@ class _FullComputation:
             return self.context.load_table(name).read_options(*choice.ranges[name])
 
         rows = substitute_leaves(self.session, self._flagged_rows(), delta, self.task.name.catalog)
-        # Inputs of which nothing was added may be large.
-        few = fits_on_driver(choice.delta_rows) and choice.ranges.keys() == self.task.inputs.keys()
-        staged, added = self._stage(rows, few=few)
+        staged, added = stage_expected(self._table, self.task.fork, rows, self.task.expectations)
         before = self.task.violations_before
         violations = {name: before.get(name, 0) + count for name, count in added.items()}
         if staged.rows == 0:
@@ -252,7 +240,7 @@ class _FullComputation:
             committed = self._table.redefine(task.fork, definition, rows, metadata)
             inserted = committed.rows_inserted
             return self._result(choice, committed.version, violations, inserted=inserted, deleted=rows_before)
-        staged, violations = self._stage(self._flagged_rows(), few=self._reads_few_rows())
+        staged, violations = stage_expected(self._table, task.fork, self._flagged_rows(), task.expectations)
         metadata = self._metadata(violations)
         if rows_before:
             committed = self._table.replace_rows(task.fork, [staged], metadata)
@@ -268,19 +256,10 @@ class _FullComputation:
         if _comparable(choice, new.schema).mode is RefreshMode.FULL:
             # The change could not be followed after all.
             return self.recompute(_comparable(choice, new.schema))
-        stored = self._table.read(self.context.base, fork.version)
-        chosen = select_expressions(stored, [*map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN])
-        # In the view's own session: both sides are compared with its settings.
-        old = dataframe_of_plan(self.session, analyzed_plan(chosen))
-        few = self._reads_few_rows()
-        local_new = over_held_rows(new) if few else None
-        local_old = None if local_new is None else held_in_driver(old)
-        if local_old is None or local_new is None:
-            diff = multiset_diff(old, new, few=few)
-        else:
-            with self._tuned():
-                # Spark does not know that rows of the driver are one partition, and would shuffle them.
-                diff = multiset_diff(local_old.coalesce(1), local_new, few=True)
+        old = self._table.read(self.context.base, fork.version).select(
+            *map(quoted, new.columns), FILE_COLUMN, POSITION_COLUMN
+        )
+        diff = multiset_diff(old, new, few=self._reads_few_rows())
         if diff.inserted == 0 and diff.deleted == 0:
             return self._unchanged(choice, violations)
         metadata = self._metadata(violations)
@@ -307,31 +286,6 @@ class _FullComputation:
     def _reads_few_rows(self) -> bool:
         rows = input_rows(self.task, self.context.load_input)
         return rows is not None and fits_on_driver(rows)
-
-    @contextmanager
-    def _tuned(self) -> Iterator[None]:
-        """The session set up for a query over rows that the driver holds."""
-        with (
-            tuned_session(self.session, delta_rows=limits.MAX_DRIVER_ROWS, input_rows=limits.MAX_DRIVER_ROWS),
-            session_settings(self.session, _WITHOUT_BROADCASTS),
-        ):
-            yield
-
-    def _stage(self, flagged: DataFrame, *, few: bool) -> tuple[Staged, Mapping[str, int]]:
-        """See `stage_expected`.
-
-        Args:
-            few: the query reads few rows. If it gives few, they are written without the job of a write.
-        """
-        expectations = self.task.expectations
-        local = over_held_rows(flagged) if few and not expectations else None
-        if local is not None:
-            with self._tuned():
-                relation = few_rows(local, limits.MAX_DRIVER_ROWS)
-            if relation is not None:
-                rows = dataframe_of_plan(self.session, relation)
-                return self._table.stage(self.task.fork, rows, local=True), {}
-        return stage_expected(self._table, self.task.fork, flagged, expectations)
 
     def _rows_and_violations(self) -> tuple[DataFrame, Mapping[str, int]]:
         """The view's rows as they are written, and the violations of its expectations, counted apart."""

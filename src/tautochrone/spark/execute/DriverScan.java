@@ -35,12 +35,8 @@ import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.planning.PhysicalOperation;
-import org.apache.spark.sql.catalyst.plans.logical.CTERelationRef;
-import org.apache.spark.sql.catalyst.plans.logical.Generate;
-import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
-import org.apache.spark.sql.catalyst.plans.logical.Repartition;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -94,7 +90,7 @@ public final class DriverScan {
         "LocalTableScanExec", "ProjectExec", "FilterExec", "CoalesceExec", "UnionExec", "HashAggregateExec",
         "SortAggregateExec", "ObjectHashAggregateExec", "ShuffledHashJoinExec", "SortMergeJoinExec", "SortExec",
         "TakeOrderedAndProjectExec", "WindowExec", "ExpandExec", "GenerateExec", "LocalLimitExec",
-        "GlobalLimitExec", "WholeStageCodegenExec", "InputAdapter"}));
+        "WholeStageCodegenExec", "InputAdapter"}));
     private static final String[][] INTERPRETED = {
         {"spark.sql.codegen.wholeStage", "false"}, {"spark.sql.codegen.factoryMode", "NO_CODEGEN"}};
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
@@ -324,68 +320,6 @@ public final class DriverScan {
         }
         Seq data = (Seq) ArraySeq$.MODULE$.unsafeWrapArray(collected.rows());
         return Dataset.ofRows(session, new LocalRelation(plan.output(), data, false, Option.empty()));
-    }
-
-    /**
-     * The same query over rows of its tables that are read now and held. Null if it reads anything else, such as
-     * files or columns of metadata, or joins, if a table is not read here, or if rows depend on more than those below them.
-     */
-    public Dataset overHeldRows(SparkSession session, Dataset frame, int maxRows, int maxBytes) {
-        LogicalPlan plan = frame.queryExecution().analyzed();
-        Object other = plan.deterministic() ? notTable(plan) : plan;
-        if (other != null) {
-            note(notSimple(other));
-            return null;
-        }
-        LogicalPlan held = overHeldRows(session, plan, maxRows, new Collected(maxBytes));
-        return held == null ? null : Dataset.ofRows(session, held);
-    }
-
-    /** A part of a plan that reads more than tables or may multiply their rows; null if there is none. */
-    private static Object notTable(LogicalPlan plan) {
-        Seq children = (Seq) plan.children();
-        if (!plan.subqueries().isEmpty()) {
-            return plan.subqueries().head();
-        }
-        for (int i = 0; i < children.size(); i++) {
-            Object other = notTable((LogicalPlan) children.apply(i));
-            if (other != null) {
-                return other;
-            }
-        }
-        if (plan instanceof DataSourceV2Relation) {
-            DataSourceV2Relation relation = (DataSourceV2Relation) plan;
-            // With columns of metadata Iceberg also reads deleted rows, of which `_deleted` tells.
-            return relation.output().size() == relation.table().columns().length ? null : relation;
-        }
-        // A join may give many rows of few, for which interpreted code took up to 16 times as long as a job.
-        boolean multiplies = plan instanceof Join || plan instanceof Generate;
-        return !multiplies && (!children.isEmpty() || plan instanceof CTERelationRef) ? null : plan;
-    }
-
-    /** @param collected the rows of the tables before, whose bytes count */
-    private LogicalPlan overHeldRows(SparkSession session, LogicalPlan plan, int maxRows, Collected collected) {
-        if (plan instanceof DataSourceV2Relation) {
-            collected.rows.clear();
-            String reason = read(session, plan, maxRows, collected);
-            if (reason != null) {
-                note(reason);
-                return null;
-            }
-            Seq data = (Seq) ArraySeq$.MODULE$.unsafeWrapArray(collected.rows());
-            // Spark does not know that rows of the driver are one partition, and would shuffle them.
-            return new Repartition(1, false, new LocalRelation(plan.output(), data, false, Option.empty()));
-        }
-        Seq children = (Seq) plan.children();
-        LogicalPlan[] held = new LogicalPlan[children.size()];
-        for (int i = 0; i < held.length; i++) {
-            held[i] = overHeldRows(session, (LogicalPlan) children.apply(i), maxRows, collected);
-            if (held[i] == null) {
-                return null;
-            }
-        }
-        return held.length == 0 ? plan
-                : (LogicalPlan) plan.withNewChildren((Seq) ArraySeq$.MODULE$.unsafeWrapArray(held));
     }
 
     /**

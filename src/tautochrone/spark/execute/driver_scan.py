@@ -32,7 +32,6 @@ __all__ = [
     "job_reasons",
     "note_job",
     "note_many_rows",
-    "over_held_rows",
     "stored_positions",
 ]
 
@@ -94,17 +93,6 @@ def held_in_driver(frame: DataFrame, max_bytes: int = limits.MAX_DRIVER_BYTES) -
     """
     max_rows = limits.MAX_SINGLE_TASK_ROWS
     rows = _driver_scan().held(_java_session(frame), frame._jdf, max_rows, max_bytes)  # noqa: SLF001
-    return None if rows is None else DataFrame(rows, frame.sparkSession)
-
-
-def over_held_rows(frame: DataFrame) -> DataFrame | None:
-    """The same query over rows of its tables that are read now and held by the driver: it often needs no job.
-
-    None: it reads something else than columns of tables, joins or multiplies rows, or is nondeterministic; a
-    table has more than `MAX_DRIVER_ROWS`, or all take more than `MAX_DRIVER_BYTES`. `job_reasons` has why.
-    """
-    max_rows, max_bytes = limits.MAX_DRIVER_ROWS, limits.MAX_DRIVER_BYTES
-    rows = _driver_scan().overHeldRows(_java_session(frame), frame._jdf, max_rows, max_bytes)  # noqa: SLF001
     return None if rows is None else DataFrame(rows, frame.sparkSession)
 
 
