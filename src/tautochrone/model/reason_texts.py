@@ -224,7 +224,7 @@ TEXTS: Mapping[ReasonCode, str | Callable[[Mapping[str, Any]], str]] = {
     ReasonCode.READ_IN_MANY_SPLITS: (
         "{table} is read in {splits} parts, more than the {limit} that the driver reads"
     ),
-    ReasonCode.READ_NOT_SIMPLE: "it is more than the driver reads or computes itself: it has {part}",
+    ReasonCode.READ_NOT_SIMPLE: "the rows are not those of one table: the read has {part}",
     ReasonCode.READ_FAILED: "the driver could not read {table}: {text}",
     ReasonCode.ROWS_OF_OTHER_TYPES: "{column} is stored with another type than its new rows have",
     ReasonCode.ROWS_NOT_STORED_ALIKE: "{rows:#row} to be removed: not stored with the same bytes",
