@@ -201,7 +201,7 @@ def _table_name(catalog: str, namespace: str, table: str, kind: str = "Table") -
 
 def _is_name(name: str) -> bool:
     """Whether it names something in its folder: a path would leave it, or spell another name differently."""
-    return name not in ("", ".", "..") and not {*name} & {"/", "\\", "\0"}
+    return name not in ("", ".", "..") and not {*name} & {"/", "\0"}
 
 
 class _Catalog:
