@@ -10,12 +10,13 @@ import logging
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
@@ -171,9 +172,11 @@ class SparkQueryRunner(Closeable):
 
 def _cancel_until_ended(session: SparkSession, group: str, answer: Future[Any]) -> None:
     # A job that a plan was about to start may begin after others of its group were cancelled.
-    while not answer.done():
-        cancel_jobs(session, group)
-        wait([answer], timeout=1)
+    # A Spark that has stopped has no jobs, and the answer has ended with it.
+    with suppress(Py4JError):
+        while not answer.done():
+            cancel_jobs(session, group)
+            wait([answer], timeout=1)
 
 
 def cancel_jobs(session: SparkSession, group: str) -> None:
