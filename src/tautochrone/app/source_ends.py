@@ -141,10 +141,12 @@ def _ingestion_flows(job: Job) -> Iterable[ResolvedFlow]:
 
 
 def _position(job: Job, flow: ResolvedFlow) -> object:
-    table = flow.flow.target
-    if not job.lake.exists(table):
+    name = flow.flow.target
+    # Before the takeover no table is loaded.
+    table = job.tables.get(name)
+    if table is None and not job.lake.exists(name):
         return None
-    commit_metadata = job.lake.load(table).fork().commit_metadata
+    commit_metadata = (table or job.lake.load(name)).fork().commit_metadata
     return None if commit_metadata is None else commit_metadata.positions.get(flow.flow.name)
 
 
