@@ -78,6 +78,15 @@ class TableName:
         return ".".join((*self.namespace, self.table))
 
     @property
+    def with_underscores(self) -> str:
+        """`database__table`. Two tables may have the same.
+
+        >>> TableName("lake", ("shop", "eu"), "orders").with_underscores
+        'shop__eu__orders'
+        """
+        return "__".join((*self.namespace, self.table))
+
+    @property
     def sql(self) -> str:
         """The name quoted for Spark SQL."""
         return quoted(self.catalog, *self.namespace, self.table)

@@ -461,4 +461,4 @@ def _name_of_state(kind: DatasetKind, name: TableName) -> tuple[str, str] | None
     has none."""
     if kind not in (DatasetKind.STREAMING_TABLE, DatasetKind.MATERIALIZED_VIEW):
         return None
-    return name.catalog.lower(), "__".join((*name.namespace, name.table)).lower()
+    return name.catalog.lower(), name.with_underscores.lower()

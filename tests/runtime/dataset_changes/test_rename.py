@@ -9,9 +9,12 @@ from tests.crash.faults import Strike
 from tests.runtime.commands import taut_in_process
 from tests.support.harness import Happened
 
+from tautochrone.model.dataset_change import DatasetChange
 from tautochrone.model.effects import Step
-from tautochrone.runtime.dataset_changes.rename import rename, survey
+from tautochrone.model.names import TableName
+from tautochrone.runtime.dataset_changes.rename import RenamePlan, _renamed_state, rename, survey
 from tautochrone.runtime.job.job import Job
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE
 
 from .world import World, table
 
@@ -232,3 +235,19 @@ def test_merged_change_events_go_on(world: World) -> None:
     world.define()
     assert taut(world, "drop", "terms", "--yes").returncode == 0
     assert world.left_of("terms", *(name.replace("words", "terms") for name in companions)) == []
+
+
+def test_states_follow_the_dataset_of_their_whole_name() -> None:
+    names = {"totals": "sums", "totals__daily": "sums_by_day"}
+    changes = [
+        DatasetChange(dataset=table(old), job="test", renamed_to=table(new)) for old, new in names.items()
+    ]
+    plan = RenamePlan(
+        changes=tuple(changes), tables={}, flows={}, readers={}, others=(), left=(), fingerprints={}
+    )
+
+    def state(name: str) -> TableName:
+        return TableName("lake", STATE_NAMESPACE, f"default__{name}")
+
+    assert _renamed_state(state("totals__0"), plan) == state("sums__0")
+    assert _renamed_state(state("totals__daily__0"), plan) == state("sums_by_day__0")

@@ -24,7 +24,7 @@ from tautochrone.model.lake import CommitMetadata, Fork, LakeTable
 from tautochrone.model.names import Fence, TableName
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.topology import JobTopology
-from tautochrone.runtime.refresh.states import STATE_NAMESPACE, is_state_of
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, states_among
 
 __all__ = ["hand_over"]
 
@@ -88,13 +88,12 @@ def _tables(
                 sqlstate="42P07",
             )
         tables[name] = table, fork
-    for name in lake.tables():
-        if any(is_state_of(name, dataset) for dataset in datasets):
-            table = lake.load(name)
-            fork = table.fork()
-            # A state may be of a table of that name which another pipeline had.
-            if fork.commit_metadata is not None and fork.commit_metadata.pipeline in (before, after):
-                tables[name] = table, fork
+    for name in states_among(lake.tables(), datasets):
+        table = lake.load(name)
+        fork = table.fork()
+        # A state may be of a table of that name which another pipeline had.
+        if fork.commit_metadata is not None and fork.commit_metadata.pipeline in (before, after):
+            tables[name] = table, fork
     return tables
 
 

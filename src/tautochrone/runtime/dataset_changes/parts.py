@@ -11,7 +11,7 @@ from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Step
 from tautochrone.model.names import TableName
 from tautochrone.runtime.job.job import Job
-from tautochrone.runtime.refresh.states import is_state_of
+from tautochrone.runtime.refresh.states import states_among
 from tautochrone.runtime.streams.streams import folders_of_streams
 
 __all__ = [
@@ -45,7 +45,7 @@ def companion_datasets(dataset: TableName, known: Collection[TableName]) -> list
 
 def states_of(lake: LakeCatalog, dataset: TableName) -> list[TableName]:
     """The tables of the dataset's states, those too that its last commit does not name any more."""
-    return [table for table in lake.tables() if is_state_of(table, dataset)]
+    return states_among(lake.tables(), [dataset])
 
 
 def folders_of(job: Job, dataset: TableName) -> list[str]:

@@ -47,7 +47,7 @@ from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.reconcile_store import require_reconciled
 from tautochrone.runtime.loop.takeover import settle_prepared
-from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
+from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix, states_among
 from tautochrone.runtime.streams.streams import folders_of_streams
 
 __all__ = ["RenamePlan", "rename", "survey"]
@@ -354,8 +354,8 @@ def _renamed_state(state: TableName, plan: RenamePlan) -> TableName:
     """The new name of a state that has it already."""
     for change in plan.changes:
         assert change.renamed_to is not None
-        prefix = state_prefix(change.dataset)
-        if state.table.startswith(prefix):
+        if states_among([state], [change.dataset]):
+            prefix = state_prefix(change.dataset)
             return replace(state, table=state_prefix(change.renamed_to) + state.table.removeprefix(prefix))
     raise LookupError(str(state))
 

@@ -37,7 +37,7 @@ from tautochrone.runtime.job.journal import Journal
 from tautochrone.runtime.job.reconcile_store import reconcile_store, record_table_ids
 from tautochrone.runtime.job.topology import JobTopology
 from tautochrone.runtime.loop.invariants import invariant_entries
-from tautochrone.runtime.refresh.states import is_state_of
+from tautochrone.runtime.refresh.states import states_among
 from tautochrone.runtime.revision.revise import complete_pending
 from tautochrone.runtime.streams.streams import Streams
 from tautochrone.sources.capture.set_aside import aside_reason
@@ -233,7 +233,7 @@ def _highest_fence_of_states(job: Job, existing: Collection[TableName]) -> Fence
         # Where nothing may be listed, a state that was left refuses the build.
         with suppress(LakeError):
             tables = job.lake.tables()
-    left = [table for table in tables if any(is_state_of(table, name) for name in missing)]
+    left = states_among(tables, missing)
     return max((job.lake.load(table).fork().fence for table in left), default=Fence(0))
 
 

@@ -27,7 +27,7 @@ from tautochrone.model.reason import Reason, ReasonCode
 from tautochrone.runtime.job.job import Job
 from tautochrone.runtime.maintenance.orphans import OrphanRemoval
 from tautochrone.runtime.maintenance.retention import Needs, expirable_checkpoints, needs_of, shorten_log
-from tautochrone.runtime.refresh.states import STATE_NAMESPACE, is_state_of
+from tautochrone.runtime.refresh.states import states_among
 from tautochrone.spark.session.jvm_liveness import require_live_jvm
 from tautochrone.traces import is_defect, trace_of
 
@@ -175,8 +175,7 @@ class Maintenance:
     def _states(self, needs: Needs, tables: Mapping[TableName, LakeTable]) -> dict[TableName, LakeTable]:
         """State tables of the job's views that are still needed, and the tables of files and the shadow
         tables that they read."""
-        states = [name for name in needs.followed if name.namespace == STATE_NAMESPACE]
-        own = sorted(name for name in states if any(is_state_of(name, view) for view in tables))
+        own = states_among(needs.followed, tables)
         upstream = sorted(self.job.topology.upstream_tables)
         own += [name for name in upstream if is_file_table(name) or is_shadow_table(name)]
         return {name: self.job.lake.load(name) for name in own if self.job.lake.exists(name)}

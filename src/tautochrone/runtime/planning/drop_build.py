@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tautochrone.errors import LakeError, MetaError
 from tautochrone.meta import Store
 from tautochrone.model.catalog import LakeCatalog
 from tautochrone.model.effects import Effects, Step
 from tautochrone.model.names import TableName
 from tautochrone.model.project_build import BRANCH_PREFIX, BuildState, ProjectBuild, require_of_job
-from tautochrone.runtime.refresh.states import STATE_NAMESPACE, state_prefix
+from tautochrone.runtime.refresh.states import states_among
 
 __all__ = ["drop_build", "drop_unknown_builds", "require_droppable"]
 
@@ -42,7 +40,7 @@ def drop_build(store: Store, lake: LakeCatalog, effects: Effects, build: Project
         lake.buildable(name).drop_build(build.branch)
         if name in build.created and _is_unused(store, lake, build.job, name, build):
             _drop_table(lake, name)
-    for name in _states(lake, tables):
+    for name in states_among(lake.tables(), tables):
         lake.buildable(name).drop_build(build.branch)
         _drop_unused_state(store, lake, build.job, name)
     effects.perform(Step.META_DROP_BUILD, build.id, lambda: store.builds.remove(build.job, build.id))
@@ -66,7 +64,7 @@ def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:
     tables |= {
         name for name in others if name not in entries and _is_of_job(store, lake, name, pipelines, job)
     }
-    dropped, states = set[str](), {*_states(lake, tables)}
+    dropped, states = set[str](), {*states_among(lake.tables(), tables)}
     for name in sorted(tables | states):
         table = lake.buildable(name)
         branches = table.build_branches()
@@ -80,13 +78,6 @@ def drop_unknown_builds(store: Store, lake: LakeCatalog, job: str) -> list[str]:
             _drop_table(lake, name)
         dropped |= {branch.removeprefix(BRANCH_PREFIX) for branch in unknown}
     return sorted(dropped)
-
-
-def _states(lake: LakeCatalog, datasets: Iterable[TableName]) -> list[TableName]:
-    """The tables of states of datasets, those too that a build which died has not recorded."""
-    prefixes = {(name.catalog, state_prefix(name)) for name in datasets}
-    stored = [name for name in lake.tables() if name.namespace == STATE_NAMESPACE]
-    return sorted(name for name in stored if (name.catalog, name.table.rstrip("0123456789")) in prefixes)
 
 
 def _drop_unused_state(store: Store, lake: LakeCatalog, job: str, name: TableName) -> None:

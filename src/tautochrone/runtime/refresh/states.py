@@ -8,7 +8,7 @@ crash left behind on main is rolled back by the next refresh.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +37,10 @@ __all__ = [
     "STATE_NAMESPACE",
     "StateLayout",
     "States",
-    "is_state_of",
     "newest_of_runs",
     "state_definition",
     "state_prefix",
+    "states_among",
     "with_run_number",
 ]
 
@@ -56,7 +56,7 @@ def state_prefix(view: TableName) -> str:
     >>> state_prefix(TableName("lake", ("shop",), "totals"))
     'shop__totals__'
     """
-    return "__".join((*view.namespace, view.table)) + "__"
+    return f"{view.with_underscores}__"
 
 
 def state_definition(name: TableName, schema: StructType, view: TableName) -> TableDefinition:
@@ -64,18 +64,22 @@ def state_definition(name: TableName, schema: StructType, view: TableName) -> Ta
     return TableDefinition(name=name, schema=schema, comment=f"state of {view}")
 
 
-def is_state_of(state: TableName, view: TableName) -> bool:
-    """Whether a table is a state of another one, by its name.
+def states_among(tables: Iterable[TableName], datasets: Iterable[TableName]) -> list[TableName]:
+    """The tables that are states of some datasets, by their whole names.
 
     >>> totals = TableName("lake", ("shop",), "totals")
-    >>> names = "shop__totals__0", "shop__totals__daily__0"
-    >>> [is_state_of(TableName("lake", STATE_NAMESPACE, name), totals) for name in names]
-    [True, False]
+    >>> names = "shop__totals__0", "shop__totals__daily__0", "shop__totals__old"
+    >>> tables = [TableName("lake", STATE_NAMESPACE, name) for name in names]
+    >>> [state.table for state in states_among(tables, [totals])]
+    ['shop__totals__0']
     """
-    if (state.catalog, state.namespace) != (view.catalog, STATE_NAMESPACE):
-        return False
-    prefix = state_prefix(view)
-    return state.table.startswith(prefix) and state.table.removeprefix(prefix).isdecimal()
+    owners = {(dataset.catalog, dataset.with_underscores) for dataset in datasets}
+    states = []
+    for table in tables:
+        owner, _, number = table.table.rpartition("__")
+        if table.namespace == STATE_NAMESPACE and number.isdecimal() and (table.catalog, owner) in owners:
+            states.append(table)
+    return sorted(states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
